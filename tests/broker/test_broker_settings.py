@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -85,12 +86,12 @@ async def test_a_change_that_cannot_be_written_changes_nothing(tmp_path: Path) -
 async def test_a_change_without_effect_is_not_written(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await configure(broker, log_retention_ms="5")
-        end = broker.all_partitions()[0].end_offset
+        end = broker.metadata.quorum.last_index
         await configure(broker, log_retention_ms="5")
         await broker.topics.configure_broker("1", lambda _: {}, dry_run=True)
         with pytest.raises(InvalidConfig):
             await configure(broker, log_retention_ms="5", log_segment_bytes="1")
-        assert broker.all_partitions()[0].end_offset == end
+        assert broker.metadata.quorum.last_index == end
         assert broker.topics.image.broker_overrides("1") == {"log.retention.ms": "5"}
 
 
@@ -100,7 +101,7 @@ async def test_a_broker_starts_with_stored_settings_that_it_does_not_know(
     stored = {"log.shiny.ms": "1", "log.retention.ms": "soon", "log.segment.bytes": "4096"}
     async with running(tmp_path) as broker:
         await broker.topics.create("t")
-        await broker._metadata.write([broker_config_change("1", stored)])
+        broker.metadata.quorum.propose(msgspec.msgpack.encode([broker_config_change("1", stored)]))
     with capture_logs() as logged:
         broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "data"))
         broker.open()

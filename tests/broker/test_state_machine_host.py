@@ -287,8 +287,7 @@ def newest(
 ) -> tuple[int, list[Change]]:
     found = snapshots.newest(end_offset, epoch_at)
     assert found is not None
-    offset, changes = found
-    return offset, list(changes)
+    return found.offset, list(found.changes)
 
 
 def test_the_last_snapshots_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:

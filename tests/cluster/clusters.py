@@ -22,9 +22,10 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import VERSION_FEATURE, Change, ClusterImage
+from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, Replicas
 from alpacamq.model.ids import BrokerId, TopicId
+from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
 
 R = TypeVar("R")

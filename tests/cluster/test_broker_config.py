@@ -11,8 +11,9 @@ from alpacamq.cluster.broker_config import (
     topic_defaults,
     usable,
 )
-from alpacamq.cluster.image import Change, ClusterImage, broker_config_change
+from alpacamq.cluster.image import ClusterImage, broker_config_change
 from alpacamq.model.errors import AlpacaError, CorruptState, InvalidConfig, InvalidRequest
+from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import SETTINGS
 
 FILE = {"retention.ms": "1", "segment.bytes": "1024", "flush.ms": "1"}

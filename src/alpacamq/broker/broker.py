@@ -7,19 +7,26 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from alpacamq.cluster.decisions import ControllerSettings
+from alpacamq.cluster.image import ClusterImage, adopt
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
+from alpacamq.consensus.messages import HardState, RaftSettings, Snapshot, Voter
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
+from alpacamq.log.epochs import read_epochs
 from alpacamq.log.index_files import IndexCache
-from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, PartitionLog, close_logs
+from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
+from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
-from alpacamq.model.ids import BrokerId
+from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
@@ -27,23 +34,29 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
-from . import metadata_log
 from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
-from .metadata_log import MetadataLog, ProducerIds
+from .metadata.metadata import Metadata
+from .metadata.quorum import Quorum
+from .metadata.registration import Registration, RegistrationSettings
+from .metadata.store import IDENTITY as METADATA_IDENTITY
+from .metadata.store import TOPIC_ID as METADATA_ID
+from .metadata.store import MetadataStore, Recovered
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition, WriteBatcher
 from .partition.loading import RecoveryProgress
+from .partition.replicas import Replicas, directory_name
+from .producer_ids import ProducerIds
 from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
-from .topics import Topics, directory_name
+from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
@@ -84,6 +97,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     queues: QueueSettings = QueueSettings()
     delays: DelaySettings = DelaySettings()
     tracing: TracingSettings | None = TracingSettings()  # None: disabled
+    registration: RegistrationSettings = RegistrationSettings()
 
 
 class Broker:
@@ -131,12 +145,12 @@ class Broker:
     def open(self) -> None:
         """Lock the data directory and recover everything in it. Blocking."""
         self.begin()
-        self.topics.load(self.recovery, self._start_number)
+        self.topics.load(self.recovery)
         self._end_recovery()
 
     async def recover(self) -> None:
         """Recover all partitions after `begin`. Partitions are served as they become ready."""
-        if await self.topics.load_gradually(self.recovery, self._start_number):
+        if await self.topics.load_gradually(self.recovery):
             self._end_recovery()
 
     def begin(self) -> None:
@@ -154,27 +168,22 @@ class Broker:
             has_every_write=self._directory.last_stop is not LastStop.POWER_LOST,
         )
         self.tracing = self._open_tracing()
-        metadata = MetadataLog(self._open_metadata(storage), self.clock)
-        try:
-            metadata.load()
-        except (DamagedLog, StorageFailed) as error:
-            raise StorageFailed(
-                f"cannot read the list of topics: {error}; for ways to repair it, run "
-                f"`alpacamq repair --data-dir {settings.data_directory}`"
-            ) from error
+        self.metadata = metadata = self._open_metadata(storage)
         self.clock.resume(metadata.image.time_ms)
         self._retention_clock.resume(metadata.image.time_ms)
-        self._start_number = metadata.number_start(self._retention_clock.now_ms())
-        self.topics = Topics(
-            metadata,
+        self.replicas = Replicas(
             self._directory.partitions,
             storage,
             self._flushes,
             self.work_threads,
-            node_id=settings.node_id,
-            limits=settings.limits,
-            file_defaults=settings.topic_defaults,
             tracing=self.tracing,
+            power_lost=self._directory.is_power_loss_open,
+        )
+        self.topics = Topics(
+            metadata,
+            self.replicas,
+            node_id=settings.node_id,
+            file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
         )
         delay_traces = queue_traces = None
@@ -234,7 +243,7 @@ class Broker:
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
         )
         self.housekeeping = Housekeeping(
-            self.all_partitions,
+            self.topics.all_partitions,
             self.work_threads,
             self._retention_clock,
             settings.retention_check_ms,
@@ -244,12 +253,13 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.topics.subscribe(self)
-        self._metadata = metadata
 
     async def run(self) -> None:
         """Run the coordinators and background tasks until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
+            self.metadata.start()
+            tasks.create_task(self.registration.run())
             if self._directory.is_power_loss_open:
                 await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
@@ -260,7 +270,6 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
-            tasks.create_task(self._record_time())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
 
@@ -299,23 +308,17 @@ class Broker:
         except TimeoutError:
             log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
-    async def _record_time(self) -> None:
-        """Record the time periodically, for the next start to compare."""
-        while True:
-            await asyncio.sleep(TIME_RECORD_SECONDS)
-            await self._metadata.record_time(self._retention_clock.now_ms())
-
     async def close(self) -> None:
         """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
-        await self._metadata.record_time(self._retention_clock.now_ms())
+        await self.metadata.stop()
         # Housekeeping may still run in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
-        partitions = self.all_partitions()
+        partitions = list(self.topics.all_partitions())
         for partition in partitions:
             await self._flushes.quiesce(partition)
-        logs = [partition.log for partition in partitions]
+        logs = [self._store.log, *(partition.log for partition in partitions)]
         # In parallel: while one slice is synced, others are written or wait for the file system.
         closings = [
             loop.run_in_executor(
@@ -330,7 +333,7 @@ class Broker:
         failures = [error for errors in await asyncio.gather(*closings) for error in errors]
         for error in failures:
             log.error("close_failed", reason=str(error))
-        is_certain = not any(partition.log.in_doubt for partition in partitions)
+        is_certain = not any(each.in_doubt for each in logs)
         if not failures and is_certain and self._is_recovered.is_set():
             await loop.run_in_executor(None, self._directory.stopped)
         if self.tracing is not None:
@@ -387,16 +390,96 @@ class Broker:
         tracing.open()
         return tracing
 
-    def all_partitions(self) -> list[Partition]:
-        """Return the partitions of all topics and of the metadata log."""
-        return [self._metadata.partition, *self.topics.all_partitions()]
+    def _open_metadata(self, storage: Storage) -> Metadata:
+        """Open the metadata log, and take part in it as its only voter."""
+        settings, directory = self.settings, self._directory
+        name = directory_name(METADATA_IDENTITY, METADATA_ID)
+        try:
+            self._store = MetadataStore(directory.partitions / name, directory.snapshots / name, storage)
+            recovered = self._store.recover()
+            if recovered is None or not recovered.snapshot.voters:
+                recovered = self._format_metadata(recovered)
+        except (DamagedLog, StorageFailed) as error:
+            raise StorageFailed(
+                f"cannot read the list of topics: {error}; for ways to repair it, run "
+                f"`alpacamq repair --data-dir {settings.data_directory}`"
+            ) from error
+        metadata = Metadata(
+            self._store,
+            recovered,
+            node_id=settings.node_id,
+            clock=self._retention_clock,
+            executor=self._flush_threads,
+            settings=ControllerSettings(
+                limits=settings.limits,
+                topic_defaults=settings.topic_defaults,
+                record_time_ms=TIME_RECORD_SECONDS * 1000,
+            ),
+        )
+        quorum = Quorum(
+            self._store,
+            recovered,
+            node_id=settings.node_id,
+            directory_id=directory.directory_id,
+            settings=RaftSettings(),
+            clock=self._retention_clock,
+            executor=self._flush_threads,
+            listener=metadata,
+        )
+        metadata.connect(quorum)
+        self.registration = Registration(
+            metadata,
+            node_id=settings.node_id,
+            directory_id=directory.directory_id,
+            epoch_file=directory.snapshots / name / "broker-epoch",
+            settings=settings.registration,
+            disk=self._disk,
+            clock=self._retention_clock,
+        )
+        try:
+            quorum.elect_alone()
+            self.registration.register_alone()
+        except StorageFailed as error:
+            # A full disk must not prevent a start: what is stored can be read.
+            log.warning("metadata_not_writable", reason=str(error))
+            metadata.apply_stored(recovered.entries)
+        return metadata
 
-    def _open_metadata(self, storage: Storage) -> Partition:
-        path = self._directory.partitions / directory_name(metadata_log.IDENTITY, metadata_log.TOPIC_ID)
-        opened = PartitionLog.open(path, metadata_log.CONFIG, storage)
-        partition = Partition(metadata_log.IDENTITY, metadata_log.TOPIC_ID, opened, self._flushes)
-        partition.start_epoch()
-        return partition
+    def _format_metadata(self, stored: Recovered | None) -> Recovered:
+        """Begin the metadata of a new cluster of this node, with the topics that version 0.1 left, if any."""
+        changes = [] if stored is None else list(stored.changes)
+        image = ClusterImage()
+        image.apply(changes)
+        changes += adopt(image, self.settings.node_id, partial(self._stored_epoch, image))
+        snapshot = Snapshot(
+            0 if stored is None else stored.snapshot.index,
+            0 if stored is None else stored.snapshot.term,
+            tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters),
+        )
+        begun = Recovered(
+            HardState(snapshot.term) if stored is None else stored.hard_state,
+            snapshot,
+            changes,
+            () if stored is None else stored.entries,
+        )
+        try:
+            self._store.write_snapshot(snapshot, changes)
+        except StorageFailed as error:
+            log.warning("metadata_not_writable", reason=str(error))
+        return begun
+
+    def _stored_epoch(self, image: ClusterImage, partition: PartitionId) -> int:
+        """Return an epoch that is not below any with which version 0.1 led a partition."""
+        topic = image.topic_by_id(partition.topic_id)
+        assert topic is not None, "the partition of a topic in the image"
+        path = self._directory.partitions / directory_name(
+            TopicPartition(topic.name, partition.partition), topic.id
+        )
+        try:
+            latest = read_epochs(self._disk, path).latest
+        except Unreadable:
+            latest = 0
+        return max(latest, image.start_number)
 
     def _end_recovery(self) -> None:
         if self.tracing is not None:
@@ -407,13 +490,15 @@ class Broker:
     def _report_recovery(self) -> None:
         scanned = cut = 0
         known = set()
-        for partition in self.all_partitions():
-            recovered = partition.log.recovered
-            known.add(partition.log.directory.name)
+        logs = [(METADATA_IDENTITY, self._store.log)]
+        logs += [(partition.identity, partition.log) for partition in self.topics.all_partitions()]
+        for identity, opened in logs:
+            recovered = opened.recovered
+            known.add(opened.directory.name)
             scanned += recovered.scanned_bytes
             cut += recovered.cut_bytes
             for note in recovered.notes:
-                log.warning("recovery", partition=str(partition.identity), note=note)
+                log.warning("recovery", partition=str(identity), note=note)
         for name in sorted(set(self._directory.partition_names()) - known):
             log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
         log.info(

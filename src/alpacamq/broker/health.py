@@ -70,7 +70,7 @@ def disk(broker: Broker) -> Check:
 
 def writes(broker: Broker) -> Check:
     """Check that the last write to each partition was accepted, or would be accepted now."""
-    refused = [each for each in broker.all_partitions() if each.refusal is not None]
+    refused = [each for each in broker.topics.all_partitions() if each.refusal is not None]
     if any(isinstance(each.refusal, DiskFull) for each in refused) and _has_room(broker):
         refused = [each for each in refused if not isinstance(each.refusal, DiskFull)]
     return _listed(f"{each.identity} refused its last write: {each.refusal}" for each in refused)
@@ -80,7 +80,7 @@ def partitions(broker: Broker) -> Check:
     """Check that all stored data can be served and is known to be on disk."""
     return _listed(
         f"{each.identity}: {trouble}"
-        for each in broker.all_partitions()
+        for each in broker.topics.all_partitions()
         for trouble in (each.log.in_doubt, *each.log.damages, *each.log.recovered.losses)
         if trouble is not None
     )

@@ -1,63 +1,60 @@
-"""The topics of this broker: their partitions, and every change to them.
+"""The topics of the cluster as this broker serves them: lookups, and every change.
 
-Changes are serialized: each is validated against the image, written to the metadata log, then applied
-to disk. After a crash between the last two, the next start creates missing partitions; stray files are
-reported and left alone. A change that has begun is completed even if its client disconnects.
+A change is a command to the controller; the committed image then says which partitions this broker has and
+which of them it leads. Differences are applied one topic after another: partitions are opened, led, followed,
+configured and deleted as the image says now, so a broker that missed ten changes behaves like one that saw
+each. A change that has begun is completed even if its client disconnects.
 
-During start-up, partitions can be found as they become ready; changes wait until all are.
+During start-up, partitions can be found as they become ready; differences wait until all are.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import asynccontextmanager
-from functools import partial, wraps
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
-from alpacamq.cluster.broker_config import ALL_BROKERS, check_overrides, topic_defaults, usable
-from alpacamq.cluster.image import ClusterImage, broker_config_change, topic_change, topic_removal
-from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
-from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
-from alpacamq.log.storage import Storage
+from alpacamq.cluster.broker_config import ALL_BROKERS, topic_defaults, usable
+from alpacamq.cluster.commands import (
+    AddPartitions,
+    ConfigureBroker,
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+)
+from alpacamq.cluster.image import ClusterImage, Delta
+from alpacamq.cluster.partition_state import PartitionId, PartitionState
+from alpacamq.cluster.partition_state import Replicas as ReplicaIds
+from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import (
     AlpacaError,
+    InvalidUpdateVersion,
+    LeaderNotAvailable,
+    NotLeader,
     PartitionNotReady,
-    PolicyViolation,
+    StorageFailed,
     UnknownTopic,
     UnknownTopicId,
 )
-from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
+from alpacamq.model.ids import BrokerId, TopicId, TopicName
 from alpacamq.model.topics import Topic, TopicConfig, is_topic_name, topic_config
 from alpacamq.telemetry.logs import get_logger
 
-from .metadata_log import MetadataLog
-from .partition.group_commit import GroupCommit
+from .metadata.metadata import Metadata
 from .partition.leader import Partition
 from .partition.loading import Loading, RecoveryProgress
+from .partition.replicas import Replicas
 from .slices import in_slices
-from .tracing.tracing import Tracing
 
 log = get_logger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MAX_NAME_IN_PATH = 180
 ID_BYTES = 16
-# New partitions are created in slices, a few slices in parallel.
-SLICE = 32
-SLICES_AT_ONCE = 3
 # Topics that get new defaults between two turns of the event loop.
 CONFIGURED_AT_ONCE = 50
-
-
-def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
-    """Return the directory of a partition. The id separates a topic from the data of a deleted namesake.
-
-    A long name is cut: file names are limited to 255 bytes, and the id distinguishes such topics.
-    """
-    return f"{identity.topic[:MAX_NAME_IN_PATH]}-{identity.partition}.{topic_id.hex[:12]}"
+# When to try again to open partitions that could not be opened.
+REOPEN_SECONDS = 10.0
 
 
 def _uninterrupted(
@@ -76,52 +73,47 @@ def _uninterrupted(
 
 
 class TopicListener(Protocol):
-    """Receives changes to topics, before the next change."""
+    """Receives what changes on this broker, in order."""
 
     async def topic_deleted(self, topic: str) -> None: ...
     def topic_grown(self, topic: str) -> None: ...
 
 
 class Topics:
-    """All topics and partitions, by the keys that requests carry."""
+    """All topics, and the partitions of this broker, by the keys that requests carry."""
 
     def __init__(
         self,
-        metadata: MetadataLog,
-        directory: Path,
-        storage: Storage,
-        flushes: GroupCommit,
-        executor: Executor,
+        metadata: Metadata,
+        replicas: Replicas,
         *,
         node_id: BrokerId,
-        limits: TopicLimits,
         file_defaults: Mapping[str, str],
-        tracing: Tracing | None = None,
         power_lost: bool = False,
     ) -> None:
         self._metadata = metadata
-        self._directory = directory
-        self._storage = storage
-        self._flushes = flushes
-        self._executor = executor
-        self._limits = limits
+        self._replicas = replicas
         self._node_id = node_id
         self._file_defaults = file_defaults
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
         self._report_unusable()
-        self._tracing = tracing
         # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
-        # Requests carry a name or an id as bytes: a lookup by bytes saves decoding them.
-        self._partitions: dict[bytes, list[Partition]] = {}
-        # The ready partitions of topics that are not complete yet.
-        self._recovered: dict[bytes, dict[int, Partition]] = {}
+        self.find = replicas.led
         self._loading: Loading | None = None
-        self._complete: dict[TopicName, asyncio.Event] = {}
-        self._changing = asyncio.Lock()
+        # Differences that are not applied yet.
+        self._changed: dict[TopicId, None] = {}
+        self._deleted: dict[TopicId, Topic] = {}
+        self._defaults_changed = False
+        self._applying: asyncio.Task[None] | None = None
+        self._current: TopicId | None = None
+        self._failures: dict[TopicId, AlpacaError] = {}
+        self._waiting: dict[TopicId, list[asyncio.Future[None]]] = {}
+        self._reopening: asyncio.TimerHandle | None = None
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
+        metadata.subscribe(self._image_changed)
 
     def subscribe(self, listener: TopicListener) -> None:
         """Notify a listener of every change from now on."""
@@ -131,15 +123,7 @@ class Topics:
     def image(self) -> ClusterImage:
         return self._metadata.image
 
-    def find(self, key: bytes, index: int) -> Partition | None:
-        """Return partition `index` of the topic whose name or 16-byte id is `key`, if this broker leads it.
-
-        None does not mean that it does not exist: only the image says that. `absence` tells the reason.
-        """
-        partitions = self._partitions.get(key)
-        if partitions is None:
-            return self._recovered[key].get(index) if key in self._recovered else None
-        return partitions[index] if 0 <= index < len(partitions) else None
+    # Lookups.
 
     def partition(self, name: str, index: int) -> Partition:
         """Return a partition that this broker leads; else raise the reason that `absence` returns."""
@@ -158,7 +142,10 @@ class Topics:
         return topic is not None and 0 <= index < topic.partitions
 
     def absence(self, key: bytes, index: int) -> AlpacaError:
-        """Return the error for a partition that `find` does not return."""
+        """Return the error for a partition that `find` does not return.
+
+        That it is not found does not mean that it does not exist: only the image says that.
+        """
         if (topic := self._topic(key)) is None:
             name = key.decode(errors="replace")
             # A random id is not a valid name; a name of the same length is.
@@ -169,39 +156,47 @@ class Topics:
             return UnknownTopic(
                 f"topic {topic.name!r} has {topic.partitions} partitions, no partition {index}"
             )
-        if self._loading is not None:
-            return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being recovered")
-        return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being created")
+        state = self.image.partition(PartitionId(topic.id, index))
+        text = f"partition {index} of topic {topic.name!r}"
+        if state is not None and state.leader is None:
+            return LeaderNotAvailable(f"{text} has no leader: none of its replicas can lead it")
+        if state is not None and state.leader != self._node_id:
+            return NotLeader(f"{text} is led by broker {state.leader}", state.leader)
+        return PartitionNotReady(f"{text} is being {'recovered' if self._loading else 'opened'}")
+
+    def partitions_of(self, name: str) -> Sequence[Partition]:
+        """Return a topic's partitions in order; empty unless this broker leads all of them."""
+        led = self._replicas.led_of(name.encode())
+        topic = self.image.topics.get(TopicName(name))
+        if topic is None or len(led) < topic.partitions:
+            return ()
+        return [led[index] for index in range(topic.partitions)]
+
+    def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
+        """Return the partitions of a topic that this broker leads, by index."""
+        return dict(self._replicas.led_of(name.encode()))
+
+    def all_partitions(self) -> Iterator[Partition]:
+        """Yield every open partition of this broker."""
+        return iter(self._replicas)
+
+    def config_of(self, topic: Topic) -> TopicConfig:
+        return topic_config(topic.overrides, self.defaults.merged)
 
     def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
         return topic or self.image.topics.get(TopicName(key.decode(errors="replace")))
 
-    def partitions_of(self, name: str) -> Sequence[Partition]:
-        """Return a topic's partitions in order; empty while it is being created, recovered or deleted."""
-        return self._partitions.get(name.encode(), ())
+    # Start.
 
-    def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
-        """Return the ready partitions, also of a topic that is being recovered."""
-        recovered = self._recovered.get(name.encode())
-        return dict(enumerate(self.partitions_of(name))) if recovered is None else dict(recovered)
-
-    def all_partitions(self) -> Iterator[Partition]:
-        """Yield every ready partition."""
-        for name in list(self.image.topics):
-            yield from self.ready_partitions_of(name).values()
-
-    def config_of(self, topic: Topic) -> TopicConfig:
-        return topic_config(topic.overrides, self.defaults.merged)
-
-    def load(self, progress: RecoveryProgress, start_number: int) -> None:
-        """Open every partition of every topic. Blocking."""
-        loading = self._begin_loading(progress, start_number, self._admit_recovered)
-        loading.run(self.image.topics.values())
+    def load(self, progress: RecoveryProgress) -> None:
+        """Open every partition of this broker. Blocking."""
+        loading = self._begin_loading(progress, self._admit_recovered)
+        loading.run(self._mine())
         self._loading = None
 
-    async def load_gradually(self, progress: RecoveryProgress, start_number: int) -> bool:
-        """Open every partition in threads. Ready ones can be found at once; changes wait until all are.
+    async def load_gradually(self, progress: RecoveryProgress) -> bool:
+        """Open every partition in threads. Ready ones can be found at once; differences wait until all are.
 
         Returns false if `stop_loading` was called first.
         """
@@ -210,19 +205,15 @@ class Topics:
         def ready(topic: Topic, partitions: list[Partition]) -> None:
             loop.call_soon_threadsafe(self._admit_recovered, topic, partitions)
 
-        loading = self._begin_loading(progress, start_number, ready)
-        self._complete = {name: asyncio.Event() for name in self.image.topics}
-        async with self._changing:
-            try:
-                # Loading has its own threads: it may take long, and open partitions need the shared ones.
-                is_complete = await loop.run_in_executor(None, loading.run, list(self.image.topics.values()))
-                await asyncio.sleep(0)  # the last partitions it handed over are admitted
-                if is_complete:
-                    self._loading = None
-            finally:
-                for complete in self._complete.values():
-                    complete.set()
-                self._complete.clear()
+        loading = self._begin_loading(progress, ready)
+        # Loading has its own threads: it may take long, and open partitions need the shared ones.
+        is_complete = await loop.run_in_executor(None, loading.run, self._mine())
+        await asyncio.sleep(0)  # the last partitions it handed over are admitted
+        if is_complete:
+            self._loading = None
+            self._apply_soon()
+        else:
+            self._fail_waiting(PartitionNotReady("the broker is stopping, and not all partitions are open"))
         return is_complete
 
     def stop_loading(self) -> None:
@@ -236,6 +227,30 @@ class Topics:
         for partition in self.all_partitions():
             partition.cut_offset = None
 
+    def _mine(self) -> list[tuple[Topic, Sequence[int]]]:
+        return [(topic, list(self._wanted(topic))) for topic in self.image.topics.values()]
+
+    def _wanted(self, topic: Topic) -> dict[int, PartitionState]:
+        """Return the partitions of a topic of which this broker has a replica."""
+        states = self.image.partitions_of(topic.id)
+        return {index: state for index, state in enumerate(states) if self._node_id in state.replicas}
+
+    def _begin_loading(
+        self, progress: RecoveryProgress, ready: Callable[[Topic, list[Partition]], None]
+    ) -> Loading:
+        progress.expect(sum(len(indexes) for _, indexes in self._mine()))
+        configs = {topic.id: self.config_of(topic) for topic in self.image.topics.values()}
+        self._loading = self._replicas.loading(progress, configs, ready)
+        return self._loading
+
+    def _admit_recovered(self, topic: Topic, partitions: list[Partition]) -> None:
+        self._replicas.admit(partitions)
+        self._assign_roles(topic, partitions)
+        if len(self._replicas.of_topic(topic.id)) >= len(self._wanted(topic)):
+            self._notify_applied(topic.id, None)
+
+    # Changes.
+
     @_uninterrupted
     async def create(
         self,
@@ -243,6 +258,7 @@ class Topics:
         *,
         partitions: int = BY_DEFAULT,
         replication_factor: int = BY_DEFAULT,
+        assignments: Sequence[ReplicaIds] = (),
         overrides: Mapping[str, str] | None = None,
         may_collide: bool = False,
         dry_run: bool = False,
@@ -251,20 +267,21 @@ class Topics:
 
         `may_collide` is for names that are not the user's choice, as that of a dead-letter topic.
         """
-        async with self._change():
-            topic = created(
-                self.image,
-                name,
-                topic_id=uuid4(),
-                partitions=partitions,
-                replication_factor=replication_factor,
-                overrides=overrides or {},
-                limits=self._limits,
-                may_collide=may_collide,
-            )
-            if not dry_run:
-                await self._create(topic)
-            return topic
+        command = CreateTopic(
+            name=name,
+            topic_id=uuid4(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=tuple(assignments),
+            overrides=dict(overrides or {}),
+            may_collide=may_collide,
+            dry_run=dry_run,
+        )
+        topic = await self._metadata.ask(command)
+        if not dry_run:
+            await self._applied_to(topic.id)
+            log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+        return topic
 
     @_uninterrupted
     async def get_or_create(self, name: str) -> Topic:
@@ -272,98 +289,74 @@ class Topics:
 
         Concurrent callers all get the topic that the first of them created.
         """
-        async with self._change():
-            if (topic := self.image.topics.get(TopicName(name))) is None:
-                topic = created(
-                    self.image,
-                    name,
-                    topic_id=uuid4(),
-                    partitions=BY_DEFAULT,
-                    replication_factor=BY_DEFAULT,
-                    overrides={},
-                    limits=self._limits,
-                )
-                await self._create(topic)
-            return topic
+        topic = await self._metadata.ask(CreateTopic(name=name, topic_id=uuid4(), if_absent=True))
+        await self._applied_to(topic.id)
+        return topic
 
     @_uninterrupted
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
         """Create an internal topic, which no client may create, write to or delete."""
-        if (complete := self._complete.get(name)) is not None:
-            await complete.wait()
-            if not self.partitions_of(name):
-                raise PartitionNotReady(f"topic {name!r} has not been recovered")
-            return  # without waiting for all other topics
-        async with self._change():
-            if name not in self.image.topics:
-                await self._create(
-                    Topic(name=name, id=uuid4(), partitions=partitions, overrides=dict(overrides))
-                )
+        if (topic := self.image.topics.get(name)) is None:
+            command = CreateTopic(
+                name=name,
+                topic_id=uuid4(),
+                partitions=partitions,
+                overrides=dict(overrides),
+                if_absent=True,
+                is_internal=True,
+            )
+            topic = await self._metadata.ask(command)
+        await self._opened(topic)
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
         """Delete a topic and its files."""
-        async with self._change():
-            topic = self.image.topic(name)
-            if topic.is_internal:
-                raise PolicyViolation(f"topic {name!r} is internal and cannot be deleted")
-            await self._metadata.write([topic_removal(topic.name)])
-            partitions = self._partitions.pop(topic.name.encode(), [])
-            self._partitions.pop(topic.id.bytes, None)
-            for partition in partitions:
-                partition.retire(UnknownTopic(f"topic {name!r} has been deleted"))
-                await self._flushes.quiesce(partition)
-                try:
-                    await self._in_thread(partition.log.delete)
-                except (AlpacaError, OSError) as error:
-                    # The topic is deleted all the same; the next start reports the remaining files.
-                    log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
-            log.info("topic_deleted", topic=topic.name)
-            # Before a topic of that name can be created: groups would start at the old one's offsets.
-            for listener in self._listeners:
-                await listener.topic_deleted(topic.name)
-            return topic
+        topic = await self._metadata.ask(DeleteTopic(name=name, topic_id=self.image.topic(name).id))
+        await self._applied_to(topic.id)
+        log.info("topic_deleted", topic=topic.name)
+        return topic
 
     @_uninterrupted
-    async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
+    async def grow(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        assignments: Sequence[ReplicaIds] = (),
+        dry_run: bool = False,
+    ) -> Topic:
         """Add partitions so that there are `partitions` in total."""
-        async with self._change():
-            former = self.image.topic(name)
-            if former.is_internal:
-                # The number of partitions decides which state lives in which.
-                raise PolicyViolation(f"topic {name!r} is internal and keeps its partitions")
-            topic = grown(self.image, name, partitions, self._limits)
-            if dry_run:
-                return topic
-            await self._metadata.write([topic_change(topic)])
-            try:
-                added = await self._open_all(topic, range(former.partitions, topic.partitions))
-            except AlpacaError:
-                await self._metadata.write([topic_change(former)])
-                raise
-            self._partitions[topic.name.encode()] += added
+        command = AddPartitions(
+            name=name, partitions=partitions, assignments=tuple(assignments), dry_run=dry_run
+        )
+        topic = await self._metadata.ask(command)
+        if not dry_run:
+            await self._applied_to(topic.id)
             log.info("partitions_added", topic=topic.name, partitions=topic.partitions)
-            for listener in self._listeners:
-                listener.topic_grown(topic.name)
-            return topic
+        return topic
 
     @_uninterrupted
     async def configure(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
         """Replace a topic's settings by those that `change` returns for it."""
-        async with self._change():
-            topic = configured(self.image, name, change(self.image.topic(name)))
-            if dry_run:
-                return topic
-            await self._metadata.write([topic_change(topic)])
-            config = self.config_of(topic)
-            for partition in self.partitions_of(name):
-                partition.configure(config)
+        while True:
+            before = self.image.topic(name)
+            command = ConfigureTopic(
+                name=name, overrides=change(before), expected=before.overrides, dry_run=dry_run
+            )
+            try:
+                topic = await self._metadata.ask(command)
+                break
+            except InvalidUpdateVersion:
+                # Somebody else was faster; their change is on its way to this image.
+                await asyncio.sleep(0.01)
+        if not dry_run:
+            await self._applied_to(topic.id)
             log.info("topic_configured", topic=topic.name, settings=dict(topic.overrides))
-            return topic
+        return topic
 
     @_uninterrupted
     async def configure_broker(
@@ -373,21 +366,30 @@ class Topics:
 
         When this returns, every topic without an override uses them.
         """
-        async with self._change():
+        while True:
             before = self.image.broker_overrides(name)
-            overrides = change(before)
-            check_overrides(self.image, name, overrides, self.defaults)
-            if dry_run or overrides == before:
-                return
-            await self._metadata.write([broker_config_change(name, overrides)])
-            self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
-            without_overrides = topic_config({}, self.defaults.merged)
-            async for some in in_slices(list(self.image.topics.values()), CONFIGURED_AT_ONCE):
-                for topic in some:
-                    config = self.config_of(topic) if topic.overrides else without_overrides
-                    for partition in self.partitions_of(topic.name):
-                        partition.configure(config)
-            log.info("broker_configured", broker=name or "all", settings=dict(overrides))
+            command = ConfigureBroker(
+                name=name, overrides=change(before), expected=dict(before), dry_run=dry_run
+            )
+            try:
+                await self._metadata.ask(command)
+                break
+            except InvalidUpdateVersion:
+                await asyncio.sleep(0.01)
+        if not dry_run:
+            if self._applying is not None:
+                await asyncio.wait({self._applying})
+            log.info("broker_configured", broker=name or "all", settings=dict(command.overrides or {}))
+
+    async def finish(self) -> None:
+        """Return once no change is in progress."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+        while self._in_progress or self._applying is not None:
+            waiting: set[asyncio.Future[Any]] = set(self._in_progress)
+            if self._applying is not None:
+                waiting.add(self._applying)
+            await asyncio.wait(waiting)
 
     def _report_unusable(self) -> None:
         for name in (str(self._node_id), ALL_BROKERS):
@@ -395,101 +397,155 @@ class Topics:
             for setting in sorted(overrides.keys() - usable(overrides).keys()):
                 log.warning("broker_setting_ignored", broker=name or "all", setting=setting)
 
-    async def finish(self) -> None:
-        """Return once no change is in progress."""
-        while self._in_progress:
-            await asyncio.wait(self._in_progress)
+    # Differences of the image.
 
-    @asynccontextmanager
-    async def _change(self) -> AsyncIterator[None]:
-        """Exclude other changes; raises PartitionNotReady if the broker stops before all is recovered."""
-        async with self._changing:
-            if self._loading is not None:
-                raise PartitionNotReady("the broker is stopping, and not all partitions have been recovered")
-            yield
+    def _image_changed(self, delta: Delta) -> None:
+        """Note what is to be applied. Deleted partitions are hidden at once."""
+        for topic in delta.deleted.values():
+            self._deleted[topic.id] = topic
+            for partition in list(self._replicas.of_topic(topic.id).values()):
+                self._replicas.set_not_led(partition)
+                partition.retire(UnknownTopic(f"topic {topic.name!r} has been deleted"))
+        for name in delta.topics:
+            self._changed[self.image.topics[name].id] = None
+        for topic_id, _ in delta.partitions:
+            self._changed[topic_id] = None
+        if delta.broker_configs:
+            self._defaults_changed = True
+        self._apply_soon()
 
-    async def _create(self, topic: Topic) -> None:
-        await self._metadata.write([topic_change(topic)])
+    def _apply_soon(self) -> None:
+        is_due = self._changed or self._deleted or self._defaults_changed
+        if is_due and self._loading is None and self._applying is None:
+            self._applying = asyncio.ensure_future(self._apply())
+
+    async def _apply(self) -> None:
+        """Apply differences until there are none."""
         try:
-            partitions = await self._open_all(topic, range(topic.partitions))
-        except AlpacaError:
-            await self._metadata.write([topic_removal(topic.name)])
-            raise
-        self._admit(topic, partitions)
-        log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+            while self._changed or self._deleted or self._defaults_changed:
+                failure = None
+                if self._deleted:
+                    self._current = next(iter(self._deleted))
+                    await self._remove(self._deleted.pop(self._current))
+                elif self._defaults_changed:
+                    self._defaults_changed = False
+                    await self._apply_defaults()
+                    continue
+                else:
+                    self._current = next(iter(self._changed))
+                    del self._changed[self._current]
+                    failure = await self._apply_topic(self._current)
+                self._failures.pop(self._current, None)
+                if failure is not None:
+                    self._failures[self._current] = failure
+                topic_id, self._current = self._current, None
+                if topic_id not in self._changed:
+                    self._notify_applied(topic_id, failure)
+        except Exception:
+            log.exception("metadata_not_applied")
+            self._fail_waiting(StorageFailed("a change of the metadata could not be applied; see the log"))
+        finally:
+            self._applying = self._current = None
 
-    def _admit(self, topic: Topic, partitions: list[Partition]) -> None:
-        self._partitions[topic.name.encode()] = self._partitions[topic.id.bytes] = partitions
-
-    def _begin_loading(
-        self,
-        progress: RecoveryProgress,
-        start_number: int,
-        ready: Callable[[Topic, list[Partition]], None],
-    ) -> Loading:
-        progress.expect(self.image.partition_count)
-        configs = {topic.id: self.config_of(topic) for topic in self.image.topics.values()}
-
-        def recover(topic: Topic, index: int) -> Partition:
-            report = progress.opening(TopicPartition(topic.name, index))
-
-            def scanned(scanned_bytes: int, total_bytes: int) -> None:
-                loading.check_stopped()
-                report(scanned_bytes, total_bytes)
-
-            partition = self._recover(topic, index, configs[topic.id], scanned)
-            partition.start_epoch(start_number)
-            if self.power_lost:
-                partition.cut_offset = partition.log.end_offset
-            return partition
-
-        loading = self._loading = Loading(recover, self._settle, ready)
-        return loading
-
-    def _admit_recovered(self, topic: Topic, partitions: list[Partition]) -> None:
-        """Make partitions of a topic available; the last one completes the topic."""
-        ready = self._recovered.setdefault(topic.name.encode(), {})
-        self._recovered[topic.id.bytes] = ready
-        ready.update((partition.identity.partition, partition) for partition in partitions)
-        if len(ready) == topic.partitions:
-            self._admit(topic, [ready[index] for index in range(topic.partitions)])
-            del self._recovered[topic.name.encode()], self._recovered[topic.id.bytes]
-            if (complete := self._complete.get(topic.name)) is not None:
-                complete.set()
-
-    def _recover(
-        self, topic: Topic, index: int, config: TopicConfig, progress: ScanProgress | None = None
-    ) -> Partition:
-        """Open a partition, or create it if it does not exist. Blocking; not to be used before `_settle`."""
-        identity = TopicPartition(topic.name, index)
-        path = self._directory / directory_name(identity, topic.id)
-        log = PartitionLog.recover(path, config, self._storage, progress=progress)
-        partition = Partition(identity, topic.id, log, self._flushes)
-        if self._tracing is not None and not topic.is_internal:
-            partition.traces = self._tracing.of_partition(identity, topic.id, partition.config)
-        return partition
-
-    def _settle(self, partitions: list[Partition]) -> None:
-        sync_recovered_logs(self._storage.disk, self._directory, [partition.log for partition in partitions])
-
-    def _open(self, topic: Topic, indexes: range, config: TopicConfig) -> list[Partition]:
-        partitions = [self._recover(topic, index, config) for index in indexes]
-        self._settle(partitions)
-        for partition in partitions:
-            partition.start_epoch()  # a no-op unless an earlier attempt left files
-        return partitions
-
-    async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
-        """Create partitions in threads, a few slices at a time, to leave threads for others."""
+    async def _apply_topic(self, topic_id: TopicId) -> AlpacaError | None:
+        """Open, lead, follow, configure and delete the partitions of a topic; return the first failure."""
+        if (topic := self.image.topic_by_id(topic_id)) is None:
+            return None
+        wanted = self._wanted(topic)
+        there = self._replicas.of_topic(topic_id)
+        failure: AlpacaError | None = None
+        for index in [index for index in there if index not in wanted]:
+            await self._delete(topic_id, index)
+        if missing := [index for index in wanted if index not in there]:
+            try:
+                self._replicas.admit(await self._replicas.open(topic, missing, self.config_of(topic)))
+            except AlpacaError as error:
+                log.error("partitions_not_opened", topic=topic.name, reason=str(error))
+                self._reopen_later(topic_id)
+                failure = error
+        # The image may have changed meanwhile.
+        if (topic := self.image.topic_by_id(topic_id)) is None:
+            return None
+        partitions = list(self._replicas.of_topic(topic_id).values())
         config = self.config_of(topic)
-        free = asyncio.Semaphore(SLICES_AT_ONCE)
+        for partition in partitions:
+            if partition.config != config:
+                partition.configure(config)
+        self._assign_roles(topic, partitions)
+        if missing and len(missing) < topic.partitions:
+            for listener in self._listeners:
+                listener.topic_grown(topic.name)
+        return failure
 
-        async def open_slice(slice_of: range) -> list[Partition]:
-            async with free:
-                return await self._in_thread(partial(self._open, topic, slice_of, config))
+    def _assign_roles(self, topic: Topic, partitions: Iterable[Partition]) -> None:
+        """Lead the partitions that the image says this broker leads, and no others."""
+        states = self.image.partitions_of(topic.id)
+        for partition in partitions:
+            index = partition.identity.partition
+            state = states[index] if index < len(states) else None
+            if state is not None and state.leader == self._node_id:
+                partition.lead(state.leader_epoch)
+                self._replicas.set_led(partition)
+            else:
+                self._replicas.set_not_led(partition)
 
-        slices = [indexes[first : first + SLICE] for first in range(0, len(indexes), SLICE)]
-        return [each for opened in await asyncio.gather(*map(open_slice, slices)) for each in opened]
+    async def _apply_defaults(self) -> None:
+        self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
+        without_overrides = topic_config({}, self.defaults.merged)
+        async for some in in_slices(list(self.image.topics.values()), CONFIGURED_AT_ONCE):
+            for topic in some:
+                config = self.config_of(topic) if topic.overrides else without_overrides
+                for partition in self._replicas.of_topic(topic.id).values():
+                    partition.configure(config)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def _remove(self, topic: Topic) -> None:
+        """Delete what this broker has of a deleted topic."""
+        for index in list(self._replicas.of_topic(topic.id)):
+            await self._delete(topic.id, index)
+        # Before a topic of that name can be used: groups would start at the old one's offsets.
+        for listener in self._listeners:
+            await listener.topic_deleted(topic.name)
+
+    async def _delete(self, topic_id: TopicId, index: int) -> None:
+        if (partition := self._replicas.remove(topic_id, index)) is not None:
+            partition.retire(NotLeader(f"{partition.identity} is not on this broker any more"))
+            await self._replicas.delete(partition)
+
+    def _reopen_later(self, topic_id: TopicId) -> None:
+        def retry() -> None:
+            self._changed[topic_id] = None
+            self._apply_soon()
+
+        self._reopening = asyncio.get_running_loop().call_later(REOPEN_SECONDS, retry)
+
+    # Waiting for differences to be applied.
+
+    async def _applied_to(self, topic_id: TopicId) -> None:
+        """Return once the differences of a topic are applied here. Raises what prevents it."""
+        if topic_id in self._changed or topic_id in self._deleted or topic_id == self._current:
+            await self._next_application(topic_id)
+        elif (failure := self._failures.get(topic_id)) is not None:
+            raise failure.with_traceback(None)
+
+    async def _opened(self, topic: Topic) -> None:
+        """Return once every replica that this broker has of a topic is open. Raises what prevents it."""
+        while len(self._replicas.of_topic(topic.id)) < len(self._wanted(topic)):
+            await self._next_application(topic.id)
+
+    async def _next_application(self, topic_id: TopicId) -> None:
+        applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(topic_id, []).append(applied)
+        await applied
+
+    def _notify_applied(self, topic_id: TopicId, failure: AlpacaError | None) -> None:
+        for waiter in self._waiting.pop(topic_id, ()):
+            if waiter.done():
+                continue
+            if failure is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(failure.with_traceback(None))
+
+    def _fail_waiting(self, failure: AlpacaError) -> None:
+        for topic_id in list(self._waiting):
+            self._notify_applied(topic_id, failure)

@@ -40,8 +40,8 @@ from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 
 from .groups import Groups
-from .metadata_log import ProducerIds
 from .partition.leader import Partition, append
+from .producer_ids import ProducerIds
 from .statemachine.host import StateMachineHost
 from .statemachine.topic import HostResources, StateMachineTopic
 from .topics import Topics

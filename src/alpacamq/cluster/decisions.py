@@ -6,7 +6,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from .image import Change, ClusterImage
+from alpacamq.model.state_machine import Change
+
+from .image import ClusterImage
 from .topics import BY_DEFAULT, TopicLimits
 
 R = TypeVar("R")

@@ -8,12 +8,13 @@ compacted by key.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
 from alpacamq.model.errors import CorruptState, UnknownBroker, UnknownTopic
 from alpacamq.model.ids import BrokerId, TopicId, TopicName
+from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
 
 from .brokers import BrokerRegistration
@@ -44,13 +45,6 @@ _MAX_SHARED = 1 << 16
 
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 _state_encoder = msgspec.msgpack.Encoder()
-
-
-class Change(NamedTuple):
-    """One keyed record of the metadata log; without a value it deletes the key."""
-
-    key: bytes
-    value: bytes | None
 
 
 @dataclass(slots=True)

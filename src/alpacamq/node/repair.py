@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from alpacamq.broker.clock import SystemClock
-from alpacamq.broker.metadata_log import IDENTITY as METADATA
+from alpacamq.broker.metadata.store import IDENTITY as METADATA
 from alpacamq.broker.statemachine.snapshots import STATE_SUFFIX, read_state
 from alpacamq.log.data_directory import (
     IDENTITY,

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.partition.validation import check_writable
+from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin

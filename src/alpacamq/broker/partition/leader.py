@@ -95,22 +95,13 @@ class Partition:
         # None where tracing is disabled.
         self.traces: PartitionTraces | None = None
 
-    def start_epoch(self, start_number: int = 0) -> None:
-        """Start leading, with the number of this start as leader epoch. Call before the first append.
+    def lead(self, leader_epoch: int) -> None:
+        """Lead in an epoch that the controller has assigned. The log records it with the first batch.
 
-        A crash may have cut records that readers had seen, and their offsets will be used again:
-        the new epoch lets those readers notice. The number is on disk and never assigned twice, so the log
-        records it with the first batch only. If the log's epochs are ahead of the number, it records one now.
+        Records may have been lost that readers had seen, and their offsets will be used again: the new epoch
+        lets those readers notice.
         """
-        if start_number > self.leader_epoch:
-            self.leader_epoch = start_number
-        elif not self.log.recovered.clean and self.log.end_offset > 0:
-            self.leader_epoch += 1
-            try:
-                self.log.start_epoch(self.leader_epoch)
-            except StorageFailed as error:
-                # The first append tries again; reads work meanwhile.
-                log.warning("leader_epoch_not_recorded", partition=str(self.identity), reason=str(error))
+        self.leader_epoch = max(leader_epoch, self.leader_epoch)
 
     @property
     def is_sound(self) -> bool:

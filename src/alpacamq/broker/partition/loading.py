@@ -5,7 +5,7 @@ ready, internal topics first, since groups need them.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 
@@ -112,10 +112,11 @@ class Loading:
         if self._stopped.is_set():
             raise LoadingStopped
 
-    def run(self, topics: Collection[Topic]) -> bool:
+    def run(self, partitions: Iterable[tuple[Topic, Sequence[int]]]) -> bool:
         """Return true when every partition is ready, or false after `stop`. Raises the first error of any."""
-        internal = [topic for topic in topics if topic.is_internal]
-        others = [topic for topic in topics if not topic.is_internal]
+        everything = list(partitions)
+        internal = [each for each in everything if each[0].is_internal]
+        others = [each for each in everything if not each[0].is_internal]
         slices = chain(_slices(internal), _slices(others))
         pending: set[Future[list[tuple[Topic, Partition]]]] = set()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="recovery") as threads:
@@ -168,7 +169,7 @@ class Loading:
             self._ready(topic, partitions)
 
 
-def _slices(topics: Iterable[Topic]) -> Iterator[list[tuple[Topic, int]]]:
-    partitions = ((topic, index) for topic in topics for index in range(topic.partitions))
+def _slices(topics: Iterable[tuple[Topic, Sequence[int]]]) -> Iterator[list[tuple[Topic, int]]]:
+    partitions = ((topic, index) for topic, indexes in topics for index in indexes)
     while taken := list(islice(partitions, SLICE)):
         yield taken

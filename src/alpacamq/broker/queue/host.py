@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from alpacamq.broker.dlq.writer import DlqWriter
-from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
 from alpacamq.broker.statemachine.host import StateMachineHost

@@ -352,8 +352,8 @@ class StateMachineHost(Generic[M]):
         offset = 0
         stored = self.partition.log
         if (snapshot := self._snapshots.newest(stored.end_offset, self.partition.epoch_at)) is not None:
-            offset, changes = snapshot
-            for key, value in changes:
+            offset = snapshot.offset
+            for key, value in snapshot.changes:
                 machine.replay(key, value)
         count = 0
         for record in replay(stored, offset):

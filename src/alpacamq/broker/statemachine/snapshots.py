@@ -34,6 +34,7 @@ _FORMER_VERSION = 1
 _LIMIT_BYTES = 2 << 30
 _LENGTH_BYTES = 4
 STATE_SUFFIX = ".state"
+UNKNOWN_EPOCH = -1
 _NAME = re.compile(rf"(\d{{20}})(?:-(\d+))?{re.escape(STATE_SUFFIX)}")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode
@@ -68,12 +69,23 @@ class SnapshotName(NamedTuple):
         return cls(int(found[1]), None if found[2] is None else int(found[2]))
 
     def is_of_log(self, epoch_at: Callable[[int], int]) -> bool:
-        """Return whether the log has the snapshot's last record: the same offset in the same epoch."""
-        return self.epoch is None or self.offset == 0 or epoch_at(self.offset - 1) == self.epoch
+        """Return whether the log has the snapshot's last record: the same offset in the same epoch.
+
+        A log that begins at the snapshot does not know the epoch before it (-1), and has no other record.
+        """
+        return self.epoch is None or epoch_at(self.offset - 1) in (self.epoch, UNKNOWN_EPOCH)
 
     def __str__(self) -> str:
         epoch = "" if self.epoch is None else f"-{self.epoch}"
         return f"{self.offset:020d}{epoch}{STATE_SUFFIX}"
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot on disk: the offset that it reaches to, the epoch before it if known, and its changes."""
+
+    offset: int
+    epoch: int | None
+    changes: Iterator[Change]
 
 
 class StateSnapshots:
@@ -83,8 +95,8 @@ class StateSnapshots:
         self._disk = disk
         self._directory = directory
 
-    def newest(self, end_offset: int, epoch_at: Callable[[int], int]) -> tuple[int, Iterator[Change]] | None:
-        """Return the newest snapshot of this log: the offset it reaches to, and its changes.
+    def newest(self, end_offset: int, epoch_at: Callable[[int], int]) -> StoredSnapshot | None:
+        """Return the newest snapshot of this log.
 
         A snapshot names the leader epoch of its last record. If the log has another epoch there, or ends
         earlier, the log was truncated since: the snapshot contains records that it lost, and is removed.
@@ -98,7 +110,7 @@ class StateSnapshots:
                 self._disk.sync_directory(self._directory)
                 continue
             try:
-                return name.offset, read_state(self._disk, path)
+                return StoredSnapshot(name.offset, name.epoch, read_state(self._disk, path))
             except (Unreadable, msgspec.DecodeError) as error:
                 log.warning("snapshot_skipped", path=str(path), reason=str(error))
         return None
@@ -117,6 +129,10 @@ class StateSnapshots:
         )
         for old in self._names()[:-KEPT]:
             self._disk.remove(self._directory / str(old))
+
+    def oldest_offset(self) -> int | None:
+        """Return the offset of the oldest snapshot that is kept."""
+        return min((name.offset for name in self._names()), default=None)
 
     def _names(self) -> list[SnapshotName]:
         try:

@@ -1,0 +1,367 @@
+"""The cluster's metadata on this node: the image, and commands to the controller.
+
+The image changes by committed entries only. The node that leads the metadata log is the controller: it
+decides on commands against everything proposed so far, and replies once its proposal is committed. Other
+nodes forward commands to it, and return once their own image has the result.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from alpacamq.cluster.commands import AnyCommand, Command, decode_reply, encode_reply
+from alpacamq.cluster.controller import Controller
+from alpacamq.cluster.decisions import ControllerSettings, Decision
+from alpacamq.cluster.image import ClusterImage, Delta, difference
+from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot
+from alpacamq.model.errors import AlpacaError, NotController, RequestTimedOut
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Clock
+from alpacamq.model.state_machine import Change
+from alpacamq.telemetry.logs import get_logger
+
+from .quorum import Proposed, Quorum
+from .store import MetadataStore, Recovered
+
+log = get_logger(__name__)
+R = TypeVar("R")
+
+# How long a command may take, elections included; and the pause after an attempt without a controller.
+COMMAND_SECONDS = 30.0
+RETRY_SECONDS = 0.1
+# Changes of a large decision that need not be atomic are split into entries of this many.
+CHANGES_PER_ENTRY = 5000
+# A snapshot is taken when the log has grown by this much, or by as much as the last one had.
+SNAPSHOT_BYTES = 8 << 20
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Change]).decode
+
+
+class ControllerReply(msgspec.Struct, frozen=True, array_like=True):
+    """The encoded reply to a forwarded command, and the index at which its result is in every image."""
+
+    applied: int
+    reply: bytes
+
+
+class Forward(Protocol):
+    """Sends a command to another node, which is believed to be the controller."""
+
+    def __call__(
+        self, controller: BrokerId, command: Command[R], timeout_ms: int
+    ) -> Awaitable[ControllerReply]: ...
+
+
+@dataclass(slots=True)
+class _Waiter:
+    proposed: Proposed
+    done: asyncio.Future[None]
+
+
+class Decided(NamedTuple):
+    """The controller's reply to a command, in force once the proposal is committed."""
+
+    reply: Any
+    proposed: Proposed
+
+
+class Metadata:
+    """The image of this node, its part in the metadata log, and the controller while it leads."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        recovered: Recovered,
+        *,
+        node_id: BrokerId,
+        clock: Clock,
+        executor: Executor,
+        settings: ControllerSettings,
+    ) -> None:
+        """Start with the image of the last snapshot; `connect` follows."""
+        self.image = ClusterImage()
+        self.image.apply(recovered.changes)
+        self.applied_index = recovered.snapshot.index
+        self._node_id = node_id
+        self._store = store
+        self._clock = clock
+        self._executor = executor
+        self._settings = settings
+        self._quorum: Quorum
+        self._controller: Controller | None = None
+        # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
+        self._last = Proposed(0, 0)
+        self._waiters: deque[_Waiter] = deque()
+        self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._listeners: list[Callable[[Delta], None]] = []
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._forward: Forward | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_taking_snapshot = False
+        self._snapshot_due_bytes = SNAPSHOT_BYTES
+
+    def connect(self, quorum: Quorum, forward: Forward | None = None) -> None:
+        """Use `quorum`, whose listener this object is, and forward commands with `forward`."""
+        self._quorum = quorum
+        self._forward = forward
+
+    def start(self) -> None:
+        """Take part in the cluster. On the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._quorum.start()
+        self._plan_tick()
+
+    async def stop(self) -> None:
+        """Stop taking part."""
+        await self._quorum.stop()
+        self._resign(RequestTimedOut("the broker is stopping; the command may have taken effect"))
+
+    @property
+    def quorum(self) -> Quorum:
+        return self._quorum
+
+    @property
+    def controller_id(self) -> BrokerId | None:
+        """The node that is the controller, as far as known."""
+        return self._quorum.leader
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller is not None
+
+    def subscribe(self, listener: Callable[[Delta], None]) -> None:
+        """Call a listener with every difference, right after it was applied to the image."""
+        self._listeners.append(listener)
+
+    # Commands.
+
+    async def ask(self, command: Command[R], timeout_seconds: float = COMMAND_SECONDS) -> R:
+        """Return the controller's reply to a command, once its result is in this node's image.
+
+        Raises NotController if there is none in time, RequestTimedOut if the outcome is unknown.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    try:
+                        return await self._attempt(command, timeout_seconds)
+                    except NotController as error:
+                        # An election is going on; nothing was proposed.
+                        refusal = error
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            raise RequestTimedOut(f"no reply of the controller within {timeout_seconds:g} s") from None
+        raise refusal
+
+    async def _attempt(self, command: Command[R], timeout_seconds: float) -> R:
+        if self._controller is not None:
+            decided = self.decide(command)
+            await self._committed(decided.proposed)
+            reply: R = decided.reply
+            return reply
+        controller = self._quorum.leader
+        if controller is None or controller == self._node_id or self._forward is None:
+            raise NotController("no controller is elected", controller)
+        answer = await self._forward(controller, command, int(timeout_seconds * 1000))
+        await self.wait_until_applied(answer.applied)
+        return decode_reply(command, answer.reply)
+
+    async def answer(self, command: AnyCommand) -> ControllerReply:
+        """Answer a command that another node forwarded. Raises NotController."""
+        decided = self.decide(command)
+        await self._committed(decided.proposed)
+        return ControllerReply(decided.proposed.index, encode_reply(decided.reply))
+
+    def decide(self, command: Command[Any]) -> Decided:
+        """Decide on a command and propose the result. Raises NotController, or the command's error."""
+        if self._controller is None:
+            raise NotController(f"node {self._node_id} is not the controller", self._quorum.leader)
+        self._controller.last_index = self._last.index
+        decision = self._controller.decide(command, self._now_ms())
+        self._propose(decision)
+        return Decided(decision.reply, self._last)
+
+    def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
+        """Tell the controller, if it is on this node, that a broker's connection was lost."""
+        if self._controller is not None:
+            self._controller.last_index = self._last.index
+            self._propose(self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused))
+
+    def decide_alone(self, command: Command[R]) -> R:
+        """Decide on a command in a cluster of this node only. Blocking; before the event loop runs."""
+        decided = self.decide(command)
+        self._quorum.drive_alone()
+        reply: R = decided.reply
+        return reply
+
+    async def wait_until_applied(self, index: int) -> None:
+        """Return once the image contains everything up to `index`."""
+        if index > self.applied_index:
+            applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._applied_waiters.append((index, applied))
+            await applied
+
+    # What the metadata log hands over.
+
+    def committed(self, entries: Sequence[Entry]) -> None:
+        """Apply committed entries to the image, and answer the commands that wait for them."""
+        self._apply(entries)
+        self._answer_waiters(entries)
+        self._lead_if_established()
+        self._snapshot_if_due()
+
+    def apply_stored(self, entries: Sequence[Entry]) -> None:
+        """Apply stored entries of a cluster of this node only: what it has on disk is committed.
+
+        For a start on a full disk, where no election can be stored.
+        """
+        self._apply(entries)
+
+    def restored(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        """Replace the image by that of a snapshot."""
+        before, self.image = self.image, ClusterImage()
+        self.image.apply(changes)
+        self.applied_index = snapshot.index
+        self._notify(difference(before, self.image))
+
+    def role_changed(self, change: RoleChange) -> None:
+        """Stop or start being the controller."""
+        log.info("metadata_role", role=change.role.value, term=change.term, leader=change.leader)
+        if change.role is not Role.LEADER or change.term != self._last.term:
+            self._resign(RequestTimedOut("the controller changed; the command may have taken effect"))
+        self._lead_if_established()
+
+    def failed(self, error: AlpacaError) -> None:
+        """Stop being the controller: the metadata log could not be written."""
+        self._resign(error)
+
+    def _apply(self, entries: Sequence[Entry]) -> None:
+        delta = Delta()
+        for entry in entries:
+            if entry.index <= self.applied_index:
+                continue
+            if entry.kind is EntryKind.DATA:
+                delta |= self.image.apply(_decode(entry.payload))
+            self.applied_index = entry.index
+        self._notify(delta)
+
+    def _notify(self, delta: Delta) -> None:
+        waiting, self._applied_waiters = self._applied_waiters, []
+        for index, applied in waiting:
+            if index > self.applied_index:
+                self._applied_waiters.append((index, applied))
+            elif not applied.done():
+                applied.set_result(None)
+        if delta:
+            for listener in self._listeners:
+                listener(delta)
+
+    def _answer_waiters(self, entries: Sequence[Entry]) -> None:
+        """Answer the commands whose entries are committed; the waiters are in the order of their entries."""
+        terms = {entry.index: entry.term for entry in entries}
+        while self._waiters and self._waiters[0].proposed.index <= self.applied_index:
+            waiter = self._waiters.popleft()
+            proposed, done = waiter.proposed, waiter.done
+            if done.done():
+                continue
+            if terms.get(proposed.index, proposed.term) == proposed.term:
+                done.set_result(None)
+            else:
+                done.set_exception(RequestTimedOut("another controller took over; the command was lost"))
+
+    async def _committed(self, proposed: Proposed) -> None:
+        if proposed.index > self.applied_index:
+            waiter = _Waiter(proposed, asyncio.get_running_loop().create_future())
+            self._waiters.append(waiter)
+            await waiter.done
+
+    # Snapshots.
+
+    def _snapshot_if_due(self) -> None:
+        if (
+            self._is_taking_snapshot
+            or self._loop is None
+            or self._quorum.log_bytes < self._snapshot_due_bytes
+        ):
+            return
+        self._is_taking_snapshot = True
+        taken = self._quorum.snapshot_position(self.applied_index)
+        writing = self._loop.run_in_executor(self._executor, self._write_snapshot, taken, self.image.copy())
+        writing.add_done_callback(lambda ended: self._snapshot_written(taken, ended))
+
+    def _write_snapshot(self, taken: Snapshot, image: ClusterImage) -> int:
+        return self._store.write_snapshot(taken, image.changes())
+
+    def _snapshot_written(self, taken: Snapshot, writing: "asyncio.Future[int]") -> None:
+        self._is_taking_snapshot = False
+        if writing.cancelled():
+            return
+        if (error := writing.exception()) is not None:
+            log.warning("metadata_snapshot_failed", reason=str(error))
+            self._snapshot_due_bytes += SNAPSHOT_BYTES
+            return
+        self._snapshot_due_bytes = max(SNAPSHOT_BYTES, writing.result())
+        self._quorum.compacted(taken.index)
+        log.info("metadata_snapshot_written", index=taken.index, size_bytes=writing.result())
+
+    # The controller.
+
+    def _lead_if_established(self) -> None:
+        """Become the controller once everything that former controllers proposed is applied."""
+        quorum = self._quorum
+        if self._controller is None and quorum.is_established and self.applied_index >= quorum.commit_index:
+            self._last = Proposed(quorum.last_index, quorum.term)
+            self._controller = Controller(
+                self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
+            )
+            log.info("controller_started", node=self._node_id, term=quorum.term)
+            self._plan_tick()
+
+    def _resign(self, error: AlpacaError) -> None:
+        if self._controller is not None:
+            log.info("controller_stopped", node=self._node_id, reason=str(error))
+        self._controller = None
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+            self._tick_timer = None
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done.done():
+                waiter.done.set_exception(error.with_traceback(None))
+
+    def _propose(self, decision: Decision[Any]) -> None:
+        try:
+            for changes in decision.entries(CHANGES_PER_ENTRY):
+                self._last = self._quorum.propose(_encode(changes))
+        except AlpacaError as error:
+            # The controller has decided what is not proposed: the next one starts from the image.
+            self._resign(error)
+            raise
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        """Call the controller when something is due."""
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+            self._tick_timer = None
+        due_ms = None if self._controller is None else self._controller.next_deadline_ms
+        if due_ms is not None and self._loop is not None:
+            self._tick_timer = self._loop.call_later(max(due_ms - self._now_ms(), 0) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        if self._controller is not None:
+            self._controller.last_index = self._last.index
+            with suppress(AlpacaError):  # it has resigned
+                self._propose(self._controller.tick(self._now_ms()))
+            self._plan_tick()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)

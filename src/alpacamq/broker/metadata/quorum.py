@@ -1,0 +1,332 @@
+"""Runs the Raft of the metadata log on this node: writes, sends and hands over what the core decides.
+
+Writes are made in a thread, in order; what is decided meanwhile shares the next one. If a write fails, memory
+is ahead of the disk: the core is discarded and rebuilt from what is stored.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import Protocol
+from uuid import UUID
+
+from alpacamq.consensus.messages import (
+    Entry,
+    Message,
+    PeerStatus,
+    RaftSettings,
+    Ready,
+    RoleChange,
+    SendSnapshot,
+    Snapshot,
+    Voter,
+    Voters,
+)
+from alpacamq.consensus.raft import Raft
+from alpacamq.model.errors import AlpacaError, StorageFailed
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Clock
+from alpacamq.model.state_machine import Change
+from alpacamq.telemetry.logs import get_logger
+
+from .store import MetadataStore, Recovered
+
+log = get_logger(__name__)
+
+# After a failed write: the first pause before the log is read again, and the longest.
+RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The position of a proposal: committed if the entry at this index has this term."""
+
+    index: int
+    term: int
+
+
+class QuorumListener(Protocol):
+    """Receives what the metadata log commits, in order, on the event loop."""
+
+    def committed(self, entries: Sequence[Entry]) -> None: ...
+
+    def restored(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        """Replace the state by that of a snapshot."""
+        ...
+
+    def role_changed(self, change: RoleChange) -> None: ...
+
+    def failed(self, error: AlpacaError) -> None:
+        """Fail what waits for a commit: the log could not be written, and its outcome is unknown."""
+        ...
+
+
+class Outgoing(Protocol):
+    """Sends to other nodes; both return at once."""
+
+    def send(self, message: Message) -> None: ...
+
+    def send_snapshot(self, wanted: SendSnapshot) -> None:
+        """Stream the newest snapshot, and report its end to `Quorum.snapshot_sent`."""
+        ...
+
+
+class Quorum:
+    """This node's part in the metadata log."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        recovered: Recovered,
+        *,
+        node_id: BrokerId,
+        directory_id: UUID,
+        settings: RaftSettings,
+        clock: Clock,
+        executor: Executor,
+        listener: QuorumListener,
+        outgoing: Outgoing | None = None,
+        contacts: Sequence[BrokerId] = (),
+    ) -> None:
+        """Start from what `store` has recovered. `outgoing` is None for a node without others."""
+        self._store = store
+        self._node_id = node_id
+        self._directory_id = directory_id
+        self._settings = settings
+        self._clock = clock
+        self._executor = executor
+        self._listener = listener
+        self._outgoing = outgoing
+        self._contacts = tuple(contacts)
+        self._random = SystemRandom()
+        self._raft = self._core(recovered)
+        self._unwritten: list[Ready] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._runs = False
+        self._pause_seconds = RETRY_SECONDS
+        # Why the log cannot be written, while it cannot.
+        self.failure: str | None = None
+
+    @property
+    def leader(self) -> BrokerId | None:
+        """The node that leads the metadata log, as far as known."""
+        return self._raft.leader
+
+    @property
+    def term(self) -> int:
+        return self._raft.term
+
+    @property
+    def is_established(self) -> bool:
+        """Whether this node leads, and has applied everything that former leaders committed."""
+        return self._raft.is_established and self.failure is None
+
+    @property
+    def voters(self) -> Voters:
+        return self._raft.voters
+
+    @property
+    def commit_index(self) -> int:
+        return self._raft.commit_index
+
+    @property
+    def last_index(self) -> int:
+        return self._raft.last_index
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the entries since the last snapshot."""
+        return self._raft.log_bytes
+
+    def peers(self) -> list[PeerStatus]:
+        """Return what the leader knows of the other nodes; nothing on other nodes."""
+        return self._raft.peers()
+
+    def elect_alone(self) -> None:
+        """Become the leader of a cluster of this node only. Blocking; before the event loop runs.
+
+        Raises StorageFailed if the election cannot be written.
+        """
+        self._raft.tick(self._now_ms())
+        self.drive_alone()
+
+    def drive_alone(self) -> None:
+        """Write and commit what was proposed, without others. Blocking; before the event loop runs."""
+        while True:
+            ready = self._raft.take_ready()
+            self._hand_over(ready)
+            if ready.write is None:
+                break
+            self._store.write(ready.hard_state, ready.truncate_from, ready.entries)
+            self._raft.flushed(ready.write, self._now_ms())
+
+    def start(self) -> None:
+        """Take part: set timers, write and send. On the event loop."""
+        self._runs = True
+        self._pump()
+
+    async def stop(self) -> None:
+        """Stop taking part, once the running write has ended."""
+        self._runs = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
+
+    def propose(self, payload: bytes) -> Proposed:
+        """Append an entry. Raises NotController, or RateLimited if too many wait."""
+        if self.failure is not None:
+            raise StorageFailed(self.failure)
+        index = self._raft.propose(payload, self._now_ms())
+        term = self._raft.term
+        self._pump()
+        return Proposed(index, term)
+
+    def change_voters(self, voters: Sequence[Voter]) -> Proposed:
+        """Append a change of voters by one. Raises InvalidVoters or NotController."""
+        index = self._raft.change_voters(voters, self._now_ms())
+        term = self._raft.term
+        self._pump()
+        return Proposed(index, term)
+
+    def receive(self, message: Message) -> None:
+        """Take a message of another node."""
+        self._raft.step(message, self._now_ms())
+        self._pump()
+
+    def transfer_leadership(self, to: BrokerId | None = None) -> None:
+        """Hand the leadership to another voter. Raises InvalidVoters or NotController."""
+        self._raft.transfer_leadership(to, self._now_ms())
+        self._pump()
+
+    def set_contacts(self, contacts: Sequence[BrokerId]) -> None:
+        """Replace the nodes to ask for a leader, besides the voters."""
+        self._contacts = tuple(contacts)
+        self._raft.set_contacts(contacts)
+
+    def snapshot_position(self, index: int) -> Snapshot:
+        """Return the position of a snapshot of everything committed up to `index`."""
+        return self._raft.snapshot_at(index)
+
+    def compacted(self, index: int) -> None:
+        """Drop entries from memory: a snapshot at `index` is on disk."""
+        self._raft.compact(index)
+
+    def install_snapshot(self, snapshot: Snapshot) -> None:
+        """Take over a snapshot that has been received and is on disk."""
+        self._raft.install_snapshot(snapshot, self._now_ms())
+        self._pump()
+
+    def snapshot_sent(self, to: BrokerId, index: int, *, installed: bool) -> None:
+        """Report the end of a `SendSnapshot`."""
+        self._raft.snapshot_sent(to, index, self._now_ms(), installed=installed)
+        self._pump()
+
+    def _core(self, recovered: Recovered) -> Raft:
+        return Raft(
+            self._node_id,
+            self._directory_id,
+            hard_state=recovered.hard_state,
+            snapshot=recovered.snapshot,
+            entries=recovered.entries,
+            settings=self._settings,
+            random=self._random.random,
+            now_ms=self._now_ms(),
+            contacts=self._contacts,
+        )
+
+    def _pump(self) -> None:
+        """Do everything that the core asks for, and leave its writes to the writer."""
+        if not self._runs:
+            return
+        while True:
+            ready = self._raft.take_ready()
+            self._hand_over(ready)
+            if ready.write is None:
+                break
+            self._unwritten.append(ready)
+        if self._unwritten and self._writer is None:
+            self._writer = asyncio.ensure_future(self._write())
+        self._set_timer()
+
+    def _hand_over(self, ready: Ready) -> None:
+        if self._outgoing is not None:
+            for message in ready.messages:
+                self._outgoing.send(message)
+            for wanted in ready.snapshots:
+                self._outgoing.send_snapshot(wanted)
+        if ready.committed:
+            self._listener.committed(ready.committed)
+        if ready.role is not None:
+            self._listener.role_changed(ready.role)
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._unwritten:
+                taken, self._unwritten = self._unwritten, []
+                restored = await loop.run_in_executor(self._executor, self._write_all, taken)
+                for snapshot, changes in restored:
+                    self._listener.restored(snapshot, changes)
+                self._pause_seconds = RETRY_SECONDS
+                assert taken[-1].write is not None
+                self._raft.flushed(taken[-1].write, self._now_ms())
+                self._pump()
+        except (AlpacaError, OSError) as error:
+            self._unwritten.clear()
+            failure = error if isinstance(error, AlpacaError) else StorageFailed(str(error))
+            await self._rebuild(failure)
+        finally:
+            self._writer = None
+        self._pump()
+
+    def _write_all(self, readys: Sequence[Ready]) -> list[tuple[Snapshot, Sequence[Change]]]:
+        """Write in order; return the snapshots that were installed. In a thread."""
+        restored = []
+        for ready in readys:
+            if ready.install is not None:
+                restored.append((ready.install, self._store.install(ready.install)))
+            self._store.write(ready.hard_state, ready.truncate_from, ready.entries)
+        return restored
+
+    async def _rebuild(self, error: AlpacaError) -> None:
+        """Read the log again until it can be read, and go on with what it holds."""
+        loop = asyncio.get_running_loop()
+        log.error("metadata_not_written", reason=str(error))
+        self.failure = f"the metadata log cannot be written: {error}"
+        self._listener.failed(error)
+        while self._runs:
+            await asyncio.sleep(self._pause_seconds)
+            self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
+            try:
+                recovered = await loop.run_in_executor(self._executor, self._store.recover)
+            except (AlpacaError, OSError) as again:
+                self.failure = f"the metadata log cannot be read: {again}"
+                continue
+            assert recovered is not None, "the log had entries"
+            self._raft = self._core(recovered)
+            self.failure = None
+            return
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._raft.is_established and self._is_alone():
+            return  # nobody waits for a heartbeat
+        seconds = max(self._raft.next_deadline_ms - self._now_ms(), 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _is_alone(self) -> bool:
+        return len(self._raft.voters) == 1 and not self._raft.peers()
+
+    def _tick(self) -> None:
+        self._raft.tick(self._now_ms())
+        self._pump()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)

@@ -1,0 +1,177 @@
+"""Keeps this broker registered at the controller: registration, heartbeats, controlled shutdown."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+
+from alpacamq import __version__
+from alpacamq.cluster.brokers import NO_EPOCH, BrokerRegistration, Endpoint, FeatureRange
+from alpacamq.cluster.commands import Heartbeat, HeartbeatReply, RegisterBroker
+from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.log.sealed_file import Missing, Unreadable, read_sealed, write_sealed
+from alpacamq.model.address import Address
+from alpacamq.model.errors import AlpacaError, StaleBrokerEpoch, StorageFailed, UnknownBroker
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Clock, Disk
+from alpacamq.telemetry.logs import get_logger
+
+from .metadata import Metadata
+
+log = get_logger(__name__)
+
+FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
+RETRY_SECONDS = 1.0
+# A broker that stops asks for leave this often, and goes without after this long.
+SHUTDOWN_INTERVAL_SECONDS = 0.1
+SHUTDOWN_SECONDS = 10.0
+
+_MAGIC = b"ALBE"
+_VERSION = 1
+
+
+class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this broker presents itself to the cluster."""
+
+    endpoints: Mapping[str, Address] = {}
+    rack: str = ""
+    roles: tuple[str, ...] = ("broker", "controller")
+    heartbeat_ms: int = 3000
+
+
+class Registration:
+    """The registration of this process, an incarnation of the broker with this id."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        *,
+        node_id: BrokerId,
+        directory_id: UUID,
+        epoch_file: Path,
+        settings: RegistrationSettings,
+        disk: Disk,
+        clock: Clock,
+        damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
+    ) -> None:
+        """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records."""
+        self._metadata = metadata
+        self._node_id = node_id
+        self._directory_id = directory_id
+        self._incarnation_id = uuid4()
+        self._epoch_file = epoch_file
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._damaged = damaged
+        # The broker epoch of this process; NO_EPOCH before it is registered.
+        self.epoch = NO_EPOCH
+        self.last_reply: HeartbeatReply | None = None
+        self.last_contact = clock.monotonic()
+        self._wake = asyncio.Event()
+
+    def register_alone(self) -> None:
+        """Register in a cluster of this node only. Blocking; before the event loop runs."""
+        # The former process of this node has ended: this one has locked its directory.
+        self._metadata.connection_lost(self._node_id, is_refused=True)
+        self._registered(self._metadata.decide_alone(self._request()))
+        self._heard(self._metadata.decide_alone(self._heartbeat()))
+
+    async def run(self) -> None:
+        """Register if that has not been done, and send heartbeats until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if self.epoch == NO_EPOCH:
+                    found = await self._metadata.ask(self._request())
+                    await loop.run_in_executor(None, self._registered, found)
+                self._heard(await self._metadata.ask(self._heartbeat()))
+                pause = self._settings.heartbeat_ms / 1000
+                if self.last_reply is not None and self.last_reply.is_fenced:
+                    pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
+            except (StaleBrokerEpoch, UnknownBroker) as error:
+                log.warning("broker_not_registered", reason=str(error))
+                self.epoch = NO_EPOCH
+                pause = RETRY_SECONDS
+            except AlpacaError as error:
+                log.warning("heartbeat_failed", reason=str(error))
+                pause = RETRY_SECONDS
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def hurry(self) -> None:
+        """Send the next heartbeat now."""
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """Have leaders moved to other brokers before this one stops. Returns when it may stop."""
+        if self.epoch == NO_EPOCH:
+            return
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                while True:
+                    reply = await self._metadata.ask(self._heartbeat(wants_shutdown=True))
+                    if reply.may_shut_down:
+                        return
+                    await asyncio.sleep(SHUTDOWN_INTERVAL_SECONDS)
+        except (AlpacaError, TimeoutError) as error:
+            log.warning("leaders_not_moved", reason=str(error) or "no answer in time")
+
+    def _request(self) -> RegisterBroker:
+        settings = self._settings
+        return RegisterBroker(
+            id=self._node_id,
+            incarnation_id=self._incarnation_id,
+            directory_id=self._directory_id,
+            last_epoch=self._stored_epoch(),
+            rack=settings.rack,
+            roles=settings.roles,
+            endpoints=tuple(
+                Endpoint(name, address.host, address.port) for name, address in settings.endpoints.items()
+            ),
+            features=FEATURES,
+            software_version=__version__,
+            damaged=self._damaged(),
+        )
+
+    def _heartbeat(self, *, wants_shutdown: bool = False) -> Heartbeat:
+        return Heartbeat(
+            broker_id=self._node_id,
+            broker_epoch=self.epoch,
+            applied_index=self._metadata.applied_index,
+            wants_shutdown=wants_shutdown,
+            damaged=self._damaged(),
+            clock_ms=self._clock.now_ms(),
+        )
+
+    def _registered(self, found: BrokerRegistration) -> None:
+        """Store the epoch before the first heartbeat, so that an older one means a restored backup."""
+        try:
+            write_sealed(self._disk, self._epoch_file, _MAGIC, _VERSION, str(found.epoch).encode())
+        except OSError as error:
+            raise StorageFailed(f"cannot store the broker epoch: {error.strerror or error}") from error
+        self.epoch = found.epoch
+        log.info("broker_registered", broker=self._node_id, epoch=found.epoch)
+
+    def _heard(self, reply: HeartbeatReply) -> None:
+        self.last_contact = self._clock.monotonic()
+        if self.last_reply is None or self.last_reply.is_fenced != reply.is_fenced:
+            log.info("broker_fenced" if reply.is_fenced else "broker_unfenced", broker=self._node_id)
+        self.last_reply = reply
+
+    def _stored_epoch(self) -> int:
+        try:
+            return int(read_sealed(self._disk, self._epoch_file, _MAGIC, _VERSION))
+        except Missing:
+            return NO_EPOCH
+        except (Unreadable, ValueError) as error:
+            # As if the directory were an old backup: its replicas are rebuilt.
+            log.error("broker_epoch_unreadable", path=str(self._epoch_file), reason=str(error))
+            return NO_EPOCH
