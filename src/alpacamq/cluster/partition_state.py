@@ -170,23 +170,15 @@ def advance(
         partition_epoch=before.partition_epoch,
         adding=adding,
         removing=removing,
-        last_leader=None if leader is not None else _last_leader(before),
+        last_leader=None if leader is not None else _last_leader(before, lost),
     )
     if after == before:
         return before
     return msgspec.structs.replace(
         after,
-        leader_epoch=before.leader_epoch
-        + (
-            leader != before.leader or isr_was_replaced(before, after) or is_replica_removed(before, replicas)
-        ),
+        leader_epoch=before.leader_epoch + (leader != before.leader or is_replica_removed(before, replicas)),
         partition_epoch=before.partition_epoch + 1,
     )
-
-
-def isr_was_replaced(before: PartitionState, after: PartitionState) -> bool:
-    """Whether a leader goes on with an in-sync set that has nobody of the last one: an unclean election."""
-    return bool(after.isr) and not set(after.isr).intersection(before.isr, before.elr)
 
 
 def _elect(
@@ -212,5 +204,6 @@ def _elect(
     return None, isr, elr
 
 
-def _last_leader(before: PartitionState) -> int | None:
-    return before.last_leader if before.leader is None else before.leader
+def _last_leader(before: PartitionState, lost: Collection[int]) -> int | None:
+    last = before.last_leader if before.leader is None else before.leader
+    return None if last in lost else last

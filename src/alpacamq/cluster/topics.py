@@ -6,6 +6,7 @@ records the result.
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from alpacamq.model.topics import (
     ConfigKind,
     Setting,
     Topic,
+    check_setting,
     check_settings,
     check_topic_name,
 )
@@ -29,6 +31,8 @@ from alpacamq.model.topics import (
 from .image import ClusterImage
 
 BY_DEFAULT = -1
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
 # Internal topics, created by the broker when needed.
 RESERVED_NAMES = INTERNAL_TOPICS | {"__cluster_metadata"}
 
@@ -145,6 +149,26 @@ def edited(
             name, current, added=added, removed=removed, may_be_empty=bool(setting.pattern)
         )
     return overrides
+
+
+def cluster_setting(image: ClusterImage, topic: Topic, name: str) -> Any | None:
+    """Return a setting that all brokers must agree on: the topic's, or that of all brokers; None if unset.
+
+    Settings of one broker, and of its configuration file, do not count. Neither does a value that this
+    version cannot read.
+    """
+    for overrides in (topic.overrides, image.broker_overrides("")):
+        if name in overrides:
+            try:
+                return check_setting(name, overrides[name])
+            except InvalidConfig:
+                continue
+    return None
+
+
+def configured_min_isr(image: ClusterImage, topic: Topic) -> int | None:
+    """Return min.insync.replicas if it is set; see `min_isr` for the number that applies."""
+    return cluster_setting(image, topic, MIN_ISR)
 
 
 def edit_list(
