@@ -14,7 +14,7 @@ from typing import Any
 
 # Each has a function run(seed, trace_lines=…) that raises when an invariant does not hold, and otherwise
 # returns an object with trace_hash and events.
-SCENARIOS = {"raft": "tests.simulation.raft_cluster"}
+SCENARIOS = {"raft": "tests.simulation.raft_cluster", "cluster": "tests.simulation.cluster"}
 SEEDS_PER_TASK = 25
 ALL_LINES = 1_000_000
 
