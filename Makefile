@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format docs site bench crash powercut heavy fuzz hostile pythons hooks lock clean
+.PHONY: help run test check lint format docs site bench crash powercut heavy sim mutants fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -53,6 +53,16 @@ crash: ## kill -9 the broker again and again and look for what is lost
 powercut: ## Cut the power under load, 30 times (root, a loop device)
 	@scripts/setup dev
 	@$(if $(CUTS),CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -q -s -m heavy -o timeout=7200 tests/powercut
+
+# SEED=… runs one seed and prints its events; SCENARIO=… only one of the simulations.
+sim: ## Run the cluster's cores in virtual time with faults, SEEDS=1000 seeds
+	@scripts/setup dev
+	@$(BIN)/python -m tests.simulation $(SCENARIO) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+
+# CORE=… only one of the cores.
+mutants: ## Change every condition of the cluster's cores, and look for changes that no test finds
+	@scripts/setup dev
+	@$(BIN)/python -m tests.simulation.mutants $(CORE)
 
 fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev

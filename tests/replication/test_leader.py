@@ -249,11 +249,13 @@ def test_a_proposal_in_doubt_counts_and_is_repeated_unchanged() -> None:
 
 
 def test_a_rejection_after_an_attempt_in_doubt_proves_nothing_until_the_partition_epoch_moves() -> None:
-    partition = leader([ONE, TWO])
+    brokers = KnownBrokers(EPOCHS, set(EPOCHS))
+    partition = leader([ONE, TWO], brokers=brokers)
     partition.alter_unknown(joining(partition), 0)
     partition.tick(RETRY_MS)
     assert not partition.alter_rejected(partition.take_proposal().request_id, RETRY_MS)
     assert partition.high_watermark == 0
+    brokers.joinable = [ONE, TWO]
     partition.tick(2 * RETRY_MS)
     fence = partition.take_proposal()
     assert [member.broker_id for member in fence.isr] == [1, 2]
@@ -265,6 +267,8 @@ def test_a_success_that_changed_nothing_leaves_earlier_attempts_in_doubt() -> No
     partition = leader([ONE, TWO])
     partition.altered(joining(partition), committed(7, [ONE, TWO]), 0)
     assert partition.high_watermark == 0
+    partition.tick(RETRY_MS)
+    assert proposed(partition) == [1, 2, 3]
 
 
 def test_only_the_response_to_the_last_attempt_counts() -> None:

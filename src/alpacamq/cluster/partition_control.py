@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
+import msgspec
+
 from alpacamq.model.errors import (
     AlpacaError,
     ElectionNotNeeded,
@@ -228,6 +230,9 @@ class PartitionControl:
                 raise IneligibleReplica(f"{name}: broker {member} cannot be in sync now")
         isr = tuple(replica for replica in state.replicas if replica in members)
         after = advance(state, self._electorate(partition), isr=isr)
+        if after is state:
+            # The leader may be in doubt about an earlier proposal: the next epoch ends it.
+            after = msgspec.structs.replace(state, partition_epoch=state.partition_epoch + 1)
         self._put(partition, state, after)
         return after
 

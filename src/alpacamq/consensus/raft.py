@@ -747,7 +747,7 @@ class Raft:
                 self._send_append(peer, prev, ())
 
     def _send_entries(self, peer: Peer) -> None:
-        if self._log.term_at(peer.next_index - 1) is None:
+        if peer.next_index <= self._log.base_index:
             snapshot = self._log.snapshot
             peer.snapshot_index = snapshot.index
             self._snapshots.append(SendSnapshot(peer.id, snapshot.index, snapshot.term))

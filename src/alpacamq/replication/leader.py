@@ -211,11 +211,7 @@ class PartitionLeader:
 
     def may_join(self, follower: _Follower) -> bool:
         """Whether to propose a replica that is not in the ISR."""
-        return (
-            not follower.counts
-            and self.holds_all_committed(follower)
-            and self.is_current_incarnation(follower)
-        )
+        return self.holds_all_committed(follower) and self.is_current_incarnation(follower)
 
     def is_lagging(self, follower: _Follower, now_ms: int) -> bool:
         """A member leaves the ISR if it was behind for longer than allowed. Records do not matter."""
@@ -344,7 +340,8 @@ class PartitionLeader:
             for follower in self._counting
             if follower.in_isr and follower.end_offset != self.log_end
         ]
-        if self._proposed or any(self.may_join(follower) for follower in self._followers.values()):
+        outside = (follower for follower in self._followers.values() if not follower.in_isr)
+        if self._attempt is not None or self._proposed or any(map(self.may_join, outside)):
             due.append(self._retry_ms)
         return min(due, default=None)
 
@@ -361,6 +358,7 @@ class PartitionLeader:
         if not self.is_newer(state):
             # Nothing was changed, so earlier attempts may still take effect. Or this epoch has ended.
             self.alter_unknown(request_id, now_ms)
+            self._attempt = None
             return False
         self._adopt(state, now_ms)
         return self._advance()
@@ -373,14 +371,11 @@ class PartitionLeader:
         """
         if request_id != self._in_flight:
             return False
-        self._in_flight = None
+        self._in_flight = self._attempt = None
         self._retry_ms = now_ms + RETRY_MS
         if not self.is_definite():
-            # Any change of the partition epoch ends the earlier attempts: propose what is committed.
-            self._attempt = self.isr
             return False
         self._proposed = frozenset()
-        self._attempt = None
         self._recount()
         return self._advance()
 
@@ -504,7 +499,8 @@ class PartitionLeader:
         attempt = self._attempt
         if attempt is None:
             attempt = self._wanted_isr(now_ms)
-            if attempt == self.isr:
+            # While a proposal is in doubt, even an unchanged ISR is proposed: the next partition epoch ends it.
+            if attempt == self.isr and not self._proposed:
                 return
         self._attempt = attempt
         self._proposed |= attempt - self.isr
