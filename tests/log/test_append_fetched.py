@@ -164,10 +164,26 @@ def test_a_follower_has_the_producers_and_transactions_of_its_leader(tmp_path: P
 def test_a_marker_above_the_high_watermark_ends_nothing_yet(tmp_path: Path) -> None:
     leader = open_log(tmp_path / "l-0")
     append(leader, a_transactional(1), a_batch(3), marker_batch(1, 0, True, 0, NOW_MS))
-    follower = open_log(tmp_path / "f-0")
+    follower = open_log(tmp_path / "f-0", a_storage(checkpoint_bytes=1))
     copy(leader, follower)
+    for number in range(3):
+        if number == 1:
+            flush(follower)
+        elif number == 2:
+            follower.close()
+        reopened = open_log(tmp_path / "f-0")
+        assert reopened.transactions.last_stable_offset(4) == 0
+        assert reopened.transactions.last_stable_offset(5) == 5
     assert follower.transactions.last_stable_offset(4) == 0
     assert follower.transactions.last_stable_offset(5) == 5
+
+
+def test_a_marker_above_the_high_watermark_ends_nothing_after_a_truncation_either(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, a_transactional(1), a_batch(3), marker_batch(1, 0, True, 0, NOW_MS), a_batch(2))
+    log.truncate_to(5)
+    assert log.transactions.last_stable_offset(4) == 0
+    assert log.transactions.last_stable_offset(5) == 5
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 40])

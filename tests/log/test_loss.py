@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from alpacamq.log.checkpoint import FILE_NAME as CHECKPOINT
+from alpacamq.log.disk import SystemDisk
+from alpacamq.log.inspection import inspect_partition
 from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.repair import RepairJournal, cut_at, skip_gaps
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog
 
@@ -24,6 +27,7 @@ def reopen(log: PartitionLog, storage: Storage | None = None) -> PartitionLog:
 
 def a_log(directory: Path) -> PartitionLog:
     """A log of twelve batches in six segments, closed in order."""
+    directory.parent.mkdir(exist_ok=True)
     log = open_log(directory, a_storage(checkpoint_bytes=1), **SETTINGS)
     for number in range(12):
         append(log, a_batch(size=400), epoch=number // 5)
@@ -104,6 +108,34 @@ def test_damage_that_a_reader_finds_is_remembered(tmp_path: Path, segment: int) 
     assert log.has_lost_data
     log.close()
     assert reopen(log).has_lost_data
+
+
+def test_damage_that_a_compaction_finds_is_remembered(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "t-0")
+    flip(segment_files(log.directory)[2], 100)
+    log = open_log(log.directory, **SETTINGS, cleanup_policy="compact")
+    compaction = log.begin_compaction(log.recovered.scanned_bytes, force=True)
+    assert compaction is not None
+    with pytest.raises(DamagedLog):
+        compaction.run()
+    assert log.has_lost_data
+    assert reopen(log).has_lost_data
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_a_repaired_log_looks_sound_but_has_lost_data(tmp_path: Path, *, cuts: bool) -> None:
+    log = a_log(tmp_path / "partitions" / "t-0")
+    flip(segment_files(log.directory)[2], 100)
+    state = inspect_partition(SystemDisk(), log.directory)
+    [(segment, gap)] = state.gaps
+    changes = cut_at(state, segment, gap) if cuts else skip_gaps(state)
+    RepairJournal(SystemDisk(), tmp_path).make(changes, "before")
+    log = reopen(log)
+    read_batches(log)
+    assert log.end_offset == (gap.start.offset if cuts else 12)
+    assert log.damages == []
+    assert log.has_lost_data
+    assert "repair" in str(log.loss)
 
 
 def test_damage_behind_the_recovery_point_counts_if_the_system_stayed_up(tmp_path: Path) -> None:

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 from fastcrc.crc32 import iscsi as crc32c
 
+from alpacamq.log.checkpoint import (
+    Checkpoint,
+    CheckpointFile,
+    RecoveryPoint,
+    encode_checkpoint,
+    read_checkpoint,
+)
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import unpack_sums
 from alpacamq.log.partition_log import PartitionLog
@@ -272,3 +279,29 @@ def test_a_sealed_file_is_read_back(tmp_path: Path) -> None:
 def test_an_unreadable_sealed_file_gives_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         unseal(MAGIC, 1, data)
+
+
+def test_checkpoints_of_version_0_1_can_be_read_and_are_still_written(tmp_path: Path) -> None:
+    """The fields that only replicas need are in the file once they are set."""
+    stored = bytes.fromhex(
+        "414c4350000100000059e13a858f86ac73746172745f6f666673657403ae7265636f766572795f706f696e74930900cd02bc"
+        "ad6861735f70726f647563657273c3a96f70656e65645f6d7305ac636f6d7061637465645f746f04ab646561646c696e655f"
+        "6d7306"
+    )
+    checkpoint = Checkpoint(
+        start_offset=3,
+        recovery_point=RecoveryPoint(9, 0, 700),
+        has_producers=True,
+        opened_ms=5,
+        compacted_to=4,
+        deadline_ms=6,
+    )
+    assert encode_checkpoint(checkpoint) == stored
+    (tmp_path / "checkpoint").write_bytes(stored)
+    assert read_checkpoint(SystemDisk(), tmp_path) == checkpoint
+    file = CheckpointFile(SystemDisk(), tmp_path, checkpoint)
+    file.update(high_watermark=8)
+    file.note_loss("gone")
+    file.note_loss("another reason")
+    found = read_checkpoint(SystemDisk(), tmp_path)
+    assert (found.high_watermark, found.loss, found.start_offset) == (8, "gone", 3)

@@ -178,11 +178,12 @@ def test_a_snapshot_and_replay_equal_the_full_state(log: Log, data: st.DataObjec
     stored = encode_transactions(taken(log[:cut]).snapshot())
     restored = PartitionTransactions(decode_transactions(stored))
     for batch in log[cut:]:
-        restored.replay(batch.header, batch.marker)
+        restored.appended(batch.header, batch.base_offset, batch.marker)
     original = taken(log)
     assert restored.snapshot() == original.snapshot()
     end = end_of(log)
-    assert restored.last_stable_offset(end) == original.last_stable_offset(end)
+    for high_watermark in range(end + 1):
+        assert restored.last_stable_offset(high_watermark) == original.last_stable_offset(high_watermark)
     assert restored.aborted_between(0, end) == original.aborted_between(0, end)
 
 
@@ -278,7 +279,10 @@ def test_markers_are_counted() -> None:
 
 
 def test_nothing_known_is_an_empty_snapshot() -> None:
-    assert taken(placed(data(1), commit(1))).snapshot().is_empty
+    ended = taken(placed(data(1), commit(1)))
+    assert not ended.snapshot().is_empty
+    ended.last_stable_offset(2)  # the marker is visible now
+    assert ended.snapshot().is_empty
     assert not taken(placed(data(1))).snapshot().is_empty
     assert not taken(placed(data(1), abort(1))).snapshot().is_empty
 
@@ -292,6 +296,9 @@ def test_nothing_known_is_an_empty_snapshot() -> None:
         pytest.param(encode_transactions(TransactionsSnapshot(aborted=bytes(64))), id="markers out of order"),
         pytest.param(
             encode_transactions(TransactionsSnapshot(open=((1, 9), (2, 8)))), id="open ones out of order"
+        ),
+        pytest.param(
+            encode_transactions(TransactionsSnapshot(unseen=((1, 9), (2, 8)))), id="ended ones out of order"
         ),
     ],
 )

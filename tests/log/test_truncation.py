@@ -5,12 +5,15 @@ a restart leaves the whole log or an empty one.
 """
 
 import errno
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from alpacamq.log.compactor import Compaction
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.errors import DiskFull, OffsetOutOfRange, StorageFailed
 from alpacamq.model.records import Record, write_batch
@@ -166,6 +169,39 @@ def test_a_compaction_does_not_bring_truncated_records_back(
     assert (log.end_offset, read_batches(log)) == (3, before)
     log = open_log(tmp_path / "t-0")
     assert (log.end_offset, read_batches(log)) == (3, before)
+
+
+def test_a_truncation_waits_until_a_running_compaction_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_compactable_log(tmp_path / "t-0")
+    compaction = log.begin_compaction(NOW_MS)
+    assert compaction is not None
+    is_reading, is_cancelled = threading.Event(), threading.Event()
+    cancel, pace = Compaction.cancel, Compaction._pace
+
+    def noted_cancel(self: Compaction) -> None:
+        cancel(self)
+        is_cancelled.set()
+
+    def waiting_pace(self: Compaction, size: int) -> None:
+        if size:
+            is_reading.set()
+            is_cancelled.wait(30)
+        pace(self, size)
+
+    monkeypatch.setattr(Compaction, "cancel", noted_cancel)
+    monkeypatch.setattr(Compaction, "_pace", waiting_pace)
+    with ThreadPoolExecutor() as executor:
+        running = executor.submit(compaction.run)
+        assert is_reading.wait(30)
+        log.truncate_to(3)
+        assert not compaction.is_running
+        with pytest.raises(StorageFailed, match="cancelled"):
+            running.result(30)
+    assert {path.suffix for path in log.directory.iterdir()} & {".swap", ".cleaned"} == set()
+    assert (log.end_offset, len(read_batches(log))) == (3, 3)
+    assert log.begin_compaction(NOW_MS, force=True) is not None
 
 
 def test_the_log_is_not_written_after_a_truncation_failed_half_way(tmp_path: Path) -> None:

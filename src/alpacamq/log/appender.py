@@ -131,8 +131,9 @@ class Appender:
         start = position = 0
         segment = self._segments.active
         for header in fetched.headers:
+            size = header.size
             is_full = (segment.size or run) and (
-                segment.size + position - start + header.size > segment_bytes
+                segment.size + position - start + size > segment_bytes
                 or header.next_offset - segment.base_offset > MAX_RELATIVE
             )
             if is_full or header.leader_epoch != self._epochs.latest:
@@ -142,7 +143,7 @@ class Appender:
                     segment = self.roll()
                 self.start_epoch(header.leader_epoch)
             run.append(header)
-            position += header.size
+            position += size
         self._write_fetched(data[start:position], run, now_ms)
 
     def start_epoch(self, leader_epoch: int) -> None:

@@ -10,12 +10,12 @@ drops them.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alpacamq.model.errors import StorageFailed
+from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import INT64_MAX, TopicConfig
 
@@ -146,6 +146,7 @@ class Compaction:
     first_dirty_offset: int
     tombstone_limit_offset: int
     now_ms: int
+    note_loss: Callable[[str], None]
     is_running: bool = field(default=True, init=False)
     is_cancelled: bool = field(default=False, init=False)
     _is_started: bool = field(default=False, init=False)
@@ -205,6 +206,10 @@ class Compaction:
             )
             self.swaps = prepare_swaps(self.storage.disk, self.directory, cleaned.segments, self.epochs)
             self.cleaned = cleaned
+        except DamagedLog as damage:
+            with suppress(OSError):
+                self.note_loss(str(damage))
+            raise
         except Violation as violation:
             raise StorageFailed(f"{self.directory.name}: a cleaned file is bad: {violation}") from violation
         finally:
@@ -219,6 +224,7 @@ class Compactor:
         "_compaction",
         "_directory",
         "_epochs",
+        "_note_loss",
         "_segments",
         "_storage",
         "_transactions",
@@ -233,8 +239,11 @@ class Compactor:
         epochs: EpochHistory,
         unflushed: UnflushedState,
         transactions: PartitionTransactions,
+        note_loss: Callable[[str], None],
     ) -> None:
+        """Call `note_loss` with the damage that a compaction finds."""
         self._transactions = transactions
+        self._note_loss = note_loss
         self._directory = directory
         self._storage = storage
         self._segments = segments
@@ -294,6 +303,7 @@ class Compactor:
             first_dirty_offset=first_dirty_offset,
             tombstone_limit_offset=INT64_MAX if tombstone_limit_offset is None else tombstone_limit_offset,
             now_ms=now_ms,
+            note_loss=self._note_loss,
         )
         return self._compaction
 

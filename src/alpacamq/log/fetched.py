@@ -12,12 +12,15 @@ its end.
 
 from typing import NamedTuple
 
+from fastcrc.crc32 import iscsi as crc32c
+
 from alpacamq.model.batch import (
+    CHECKED_FROM,
+    FRAME_BYTES,
     HEADER_BYTES,
     MAGIC,
     MIN_BATCH_LENGTH,
     BatchHeader,
-    checksum,
     read_header,
 )
 from alpacamq.model.errors import CorruptBatch
@@ -85,13 +88,14 @@ def check_fetched(data: Buffer, end: LogEnd, leader_epoch: int) -> Fetched:
     last_epoch = end.epoch
     expected: int | None = None
     error: CorruptBatch | None = None
-    while len(view) - position >= HEADER_BYTES:
+    size = len(view)
+    while size - position >= HEADER_BYTES:
         header = read_header(view, position)
         if not is_plausible(header):
             error = CorruptBatch(f"byte {position} of the fetched data is not the start of a batch")
             break
-        after = position + header.size
-        if after > len(view):
+        after = position + FRAME_BYTES + header.batch_length
+        if after > size:
             break
         if header.base_offset != expected:
             if expected is not None or header.base_offset > end.offset:
@@ -106,7 +110,7 @@ def check_fetched(data: Buffer, end: LogEnd, leader_epoch: int) -> Fetched:
                 f"not one from {last_epoch} to {leader_epoch}"
             )
             break
-        if checksum(view[position:after]) != header.crc:
+        if crc32c(view[position + CHECKED_FROM : after]) != header.crc:
             error = CorruptBatch(f"the batch at offset {header.base_offset} does not match its checksum")
             break
         if expected is None and header.base_offset < end.offset:

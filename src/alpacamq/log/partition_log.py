@@ -73,7 +73,13 @@ class PartitionLog:
             directory, config, storage, self._segments, self.epochs, self.producer_state, self._unflushed
         )
         self._compactor = Compactor(
-            directory, storage, self._segments, self.epochs, self._unflushed, self.transactions
+            directory,
+            storage,
+            self._segments,
+            self.epochs,
+            self._unflushed,
+            self.transactions,
+            recovery.checkpoint.note_loss,
         )
         self._reader = LogReader(
             directory, storage, self._segments, self.epochs, self._health, recovery.checkpoint.note_loss

@@ -235,7 +235,7 @@ class ProducerState:
         if header.producer_id >= 0:
             self.producers.replay(header, now_ms)
         if header.is_transactional or header.is_control:
-            self.transactions.replay(header, marker)
+            self.transactions.appended(header, header.base_offset, marker)
 
     def copy(self) -> ProducerSnapshot:
         """Copy the current state."""

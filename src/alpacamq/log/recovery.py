@@ -171,7 +171,8 @@ class Recovery:
             return
         if not has_checkpoint:
             self.start_offset = bases[0]
-            if bases[0] > 0:
+            # Kafka's directories, which can be moved here, have no checkpoint, but no epochs of ours either.
+            if bases[0] > 0 and contents.has_epochs:
                 self._found_loss(
                     f"the log starts at offset {bases[0]}, and the checkpoint that says why is gone"
                 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from alpacamq.model.batch import CRC_AT, FRAME_BYTES, HEADER_BYTES, MAGIC, checksum, place, read_header
 from alpacamq.model.ports import Disk
@@ -57,12 +58,17 @@ class NotCovered(Exception):
 
 
 def skip_gaps(state: PartitionState) -> list[Change]:
-    """Replace damaged batches by batches without records, which readers skip."""
+    """Replace damaged batches by batches without records, which readers skip.
+
+    The log looks sound afterwards, so its checkpoint says that it is not: a replica must not pass this on.
+    """
     changes: list[Change] = []
-    if state.lost is not None and state.checkpoint is not None:
-        start = msgspec.structs.replace(state.checkpoint, start_offset=state.lost[1])
-        state = replace(state, checkpoint=start)
-        changes.append(_checkpoint(state, start))
+    if state.checkpoint is not None and (state.lost is not None or state.gaps):
+        checkpoint = _with_loss(state.checkpoint, "a repair has skipped damaged records")
+        if state.lost is not None:
+            checkpoint = msgspec.structs.replace(checkpoint, start_offset=state.lost[1])
+        state = replace(state, checkpoint=checkpoint)
+        changes.append(_checkpoint(state, checkpoint))
     for segment in state.segments:
         if segment.gaps:
             changes += _rewritten(
@@ -134,9 +140,11 @@ def cut_at(state: PartitionState, segment: SegmentState, gap: Gap) -> list[Chang
         changes.append(Change(state.directory / EPOCHS, (FileRange(epochs.encode_file()),)))
     checkpoint = state.checkpoint or Checkpoint()
     point = RecoveryPoint(gap.start.offset, segment.base_offset, gap.start.position)
+    known = checkpoint.high_watermark
     changed = msgspec.structs.replace(
-        checkpoint,
+        _with_loss(checkpoint, f"a repair has cut the log at offset {gap.start.offset}"),
         start_offset=min(checkpoint.start_offset, gap.start.offset),
+        high_watermark=UNSET if known is UNSET else min(known, gap.start.offset),
         recovery_point=min(checkpoint.recovery_point, point),
         has_producers=True,
         compacted_to=min(checkpoint.compacted_to, gap.start.offset),
@@ -237,6 +245,10 @@ def _rewritten(
         if point != checkpoint.recovery_point:
             changes.append(_checkpoint(state, msgspec.structs.replace(checkpoint, recovery_point=point)))
     return changes
+
+
+def _with_loss(checkpoint: Checkpoint, reason: str) -> Checkpoint:
+    return checkpoint if checkpoint.loss is not UNSET else msgspec.structs.replace(checkpoint, loss=reason)
 
 
 def _checkpoint(state: PartitionState, checkpoint: Checkpoint) -> Change:

@@ -139,14 +139,19 @@ class _Ended(NamedTuple):
 
 
 class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Open transactions by producer and first offset, and aborted ones, at an offset."""
+    """Open transactions by producer and first offset, and aborted ones, at an offset.
+
+    `unseen` has first offset and marker of ended ones whose marker may be above the high watermark.
+    Version 0.1 did not store it: one node alone opens a log with everything below the high watermark.
+    """
 
     open: tuple[tuple[int, int], ...] = ()
     aborted: bytes = b""
+    unseen: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.open and not self.aborted
+        return not self.open and not self.aborted and not self.unseen
 
     def ranges(self) -> AbortedRanges:
         """Return the aborted ranges, for a compaction in a thread."""
@@ -191,10 +196,6 @@ class PartitionTransactions:
             oldest = unseen.popleft()
             unseen[0] = _Ended(oldest.first_offset, unseen[0].marker_offset)
 
-    def replay(self, header: BatchHeader, marker: Marker | None) -> None:
-        """Record a batch of a log that is being opened: its markers are visible at once."""
-        self._take(header, header.base_offset, marker)
-
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset before which every transaction has ended and its marker is visible."""
         unseen = self._unseen
@@ -221,11 +222,15 @@ class PartitionTransactions:
         """Replace the state by `snapshot`; the caller replays the batches after it."""
         self._open = OrderedDict(snapshot.open)
         self._aborted = AbortedIndex.decode(snapshot.aborted)
-        self._unseen: deque[_Ended] = deque()
+        self._unseen = deque(_Ended(*ended) for ended in snapshot.unseen)
 
     def snapshot(self) -> TransactionsSnapshot:
         """Copy the current state, for a file written later or a compaction in a thread."""
-        return TransactionsSnapshot(open=tuple(self._open.items()), aborted=self._aborted.encode())
+        return TransactionsSnapshot(
+            open=tuple(self._open.items()),
+            aborted=self._aborted.encode(),
+            unseen=tuple((ended.first_offset, ended.marker_offset) for ended in self._unseen),
+        )
 
     def _take(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> int | None:
         """Record a batch; return the first offset of the transaction that it ends."""
@@ -265,5 +270,8 @@ def decode_transactions(body: bytes) -> TransactionsSnapshot:
     firsts = [first_offset for _, first_offset in snapshot.open]
     if firsts != sorted(firsts):
         raise Unreadable("its open transactions are not in order")
+    for column in zip(*snapshot.unseen, strict=True):
+        if any(later <= earlier for earlier, later in pairwise(column)):
+            raise Unreadable("its ended transactions are not in order")
     AbortedIndex.decode(snapshot.aborted)
     return snapshot
