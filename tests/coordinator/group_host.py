@@ -1,13 +1,17 @@
 """Hosts a group coordinator in memory: stores its changes and delivers its replies."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
-from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary, TopicsView
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import GroupSettings
+from alpacamq.coordinator.offsets import OffsetLimit, with_topic_ids
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request
 from tests.slow_snapshot import SlowSnapshot
 
@@ -15,16 +19,23 @@ START_MS = 1_000_000
 GROUP = "billing"
 
 
-class NoTopics:
-    """A cluster without topics."""
+class AnyTopic:
+    """A cluster in which every topic exists, without partitions to assign."""
 
     version = 1
+
+    def __init__(self) -> None:
+        self._deletions: Counter[str] = Counter()
 
     def names(self) -> Iterable[str]:
         return ()
 
     def get(self, name: str) -> TopicSummary | None:
-        return None
+        return TopicSummary(uuid5(NAMESPACE_OID, f"{name}/{self._deletions[name]}"), 0)
+
+    def recreate(self, name: str) -> None:
+        """Delete a topic and create it again."""
+        self._deletions[name] += 1
 
 
 def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
@@ -36,7 +47,9 @@ def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
 class GroupHost:
     """A coordinator with its log and clock, and the replies so far."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(self, settings: GroupSettings | None = None, topics: TopicsView | None = None) -> None:
+        self.any_topic = AnyTopic()
+        self.topics = topics or self.any_topic
         self.now_ms = START_MS
         self.log: list[Change] = []
         self.answers: dict[object, object] = {}
@@ -49,8 +62,14 @@ class GroupHost:
     def send(self, request: Request[Any]) -> int:
         """Pass a request to the coordinator; return the handle of its reply."""
         handle = next(self._handles)
-        self.take(self.machine.handle([Pending(request, handle)], self.now_ms))
+        resolved = with_topic_ids(request, self.topic_id)
+        self.take(self.machine.handle([Pending(resolved, handle)], self.now_ms))
         return handle
+
+    def topic_id(self, name: str) -> TopicId:
+        """Return the id of the topic that exists now."""
+        topic = self.topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.id
 
     def ask(self, request: Request[Any]) -> object:
         """Return the reply to a request, None if it is pending."""
@@ -75,6 +94,16 @@ class GroupHost:
         self._slow_snapshot.give_up()
         self.machine = self._rebuilt(self.log)
         self.take(self.machine.loaded(self.now_ms))
+
+    def trim_offsets(self, last_offset: int = 2**63 - 1) -> None:
+        """Remove the offsets of deleted topics, as after a load."""
+
+        def limit_of(partition: TopicPartition, topic_id: TopicId) -> OffsetLimit | None:
+            current_id = self.topic_id(partition.topic)
+            is_current = topic_id in (NO_TOPIC_ID, current_id) and current_id != NO_TOPIC_ID
+            return OffsetLimit(current_id, last_offset) if is_current else None
+
+        self.take(self.machine.trim_offsets(limit_of))
 
     def compact(self) -> None:
         """Replace the log by a snapshot."""
@@ -107,4 +136,4 @@ class GroupHost:
 
     def _new_machine(self) -> GroupCoordinator:
         new_id: Callable[[], str] = lambda: str(next(self._ids))  # noqa: E731
-        return GroupCoordinator(self._settings, ConsumerGroupSettings(), NoTopics(), new_id)
+        return GroupCoordinator(self._settings, ConsumerGroupSettings(), self.topics, new_id)

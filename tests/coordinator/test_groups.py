@@ -1,6 +1,7 @@
 """The group coordinator: validation, limits, expiry and lists."""
 
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -9,10 +10,12 @@ from alpacamq.coordinator.classic.roster import NEXT_STATES, ClassicState
 from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeatRequest
 from alpacamq.coordinator.groups import DescribeRequest, TopicDeleted
 from alpacamq.coordinator.messages import (
+    NO_OFFSET,
     Accepted,
     CommitRequest,
     CompleteTransactionRequest,
     DeleteOffsetsRequest,
+    FetchedOffset,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     GroupDescription,
@@ -48,11 +51,13 @@ from alpacamq.model.errors import (
     StaleMemberEpoch,
     TooManyGroups,
     UnknownMember,
+    UnknownTopic,
+    UnstableOffsetCommit,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.model.state_machine import Pending, Request
+from alpacamq.model.state_machine import Change, Request
 
-from .group_host import GROUP, GroupHost
+from .group_host import GROUP, AnyTopic, GroupHost
 
 NO_DELAY = GroupSettings(initial_rebalance_delay_ms=0)
 
@@ -333,12 +338,105 @@ def test_deleting_a_topic_deletes_its_offsets() -> None:
     host.send(CommitRequest(group="a", offsets=offsets))
     host.send(CommitRequest(group="b", offsets=offsets[:1]))
     host.send(TxnCommitRequest(producer_id=7, producer_epoch=0, group="c", offsets=offsets[:1]))
-    host.take(host.machine.handle([Pending(TopicDeleted(topic="orders"), None)], host.now_ms))
+    host.any_topic.recreate("orders")
+    host.send(CommitRequest(group="d", offsets=offsets[:1]))
+    host.send(TopicDeleted(topic="orders", current_id=host.topic_id("orders")))
     host.check_log()
-    for group, left in (("a", [2]), ("b", []), ("c", [])):
+    for group, left in (("a", [2]), ("b", []), ("c", []), ("d", [1])):
         answer = host.ask(FetchOffsetsRequest(group=group))
         assert isinstance(answer, FetchOffsetsReply)
         assert [each.offset for each in answer.offsets] == left
+
+
+ORDERS_0 = TopicPartition(TopicName("orders"), 0)
+
+
+def fetched(host: GroupHost, **fields: Any) -> FetchedOffset:
+    """Return the committed offset of the current topic."""
+    answer = host.ask(FetchOffsetsRequest(group=GROUP, partitions=(ORDERS_0,), **fields))
+    assert isinstance(answer, FetchOffsetsReply)
+    (found,) = answer.offsets
+    return found
+
+
+def test_a_topic_does_not_inherit_the_offsets_of_a_deleted_one_of_its_name() -> None:
+    """The coordinator did not hear of the deletion."""
+    host = GroupHost()
+    host.send(committing(offset=5))
+    host.any_topic.recreate("orders")
+    assert fetched(host).offset == NO_OFFSET
+    host.restart()
+    assert fetched(host).offset == NO_OFFSET
+    host.send(committing(offset=2))
+    assert fetched(host).offset == 2
+
+
+def test_a_transaction_of_a_deleted_topic_does_not_affect_the_next_of_its_name() -> None:
+    host = GroupHost()
+    for producer_id in (7, 8):
+        request = TxnCommitRequest(
+            producer_id=producer_id, producer_epoch=0, group=GROUP, offsets=committing(offset=5).offsets
+        )
+        host.send(request)
+    assert isinstance(fetched(host, require_stable=True).error, UnstableOffsetCommit)
+    host.any_topic.recreate("orders")
+    assert fetched(host, require_stable=True).error is None
+    host.send(CompleteTransactionRequest(producer_id=7, producer_epoch=0, committed=True))
+    assert fetched(host).offset == NO_OFFSET
+    host.send(committing(offset=1))
+    host.send(CompleteTransactionRequest(producer_id=8, producer_epoch=0, committed=True))
+    assert fetched(host).offset == 1
+
+
+def test_offsets_of_topics_that_the_coordinator_does_not_know_are_refused() -> None:
+    """They may be of a topic that was deleted since, or of one that the coordinator is yet to hear of."""
+    host = GroupHost()
+    (offset,) = committing(offset=5).offsets
+    other = msgspec.structs.replace(offset, topic_id=UUID(int=9))
+    for request in (
+        CommitRequest(group=GROUP, offsets=(other,)),
+        ResetOffsetsRequest(group=GROUP, offsets=(other,)),
+        TxnCommitRequest(group=GROUP, offsets=(other,), producer_id=7, producer_epoch=0),
+    ):
+        answer = host.ask(request)
+        assert isinstance(answer, PartitionResults)
+        assert [type(each.error) for each in answer.partitions] == [UnknownTopic]
+    assert fetched(host, topic_ids={"orders": UUID(int=9)}).offset == NO_OFFSET
+
+
+def test_offsets_of_deleted_topics_are_removed_after_a_load() -> None:
+    host = GroupHost()
+    host.send(committing(offset=5))
+    pending = TxnCommitRequest(producer_id=7, producer_epoch=0, group=GROUP, offsets=committing().offsets)
+    host.send(pending)
+    host.any_topic.recreate("orders")
+    host.send(committing(group="other", offset=3))
+    host.restart()
+    host.trim_offsets()
+    assert [group for group, _ in host.machine.groups_with_offsets()] == ["other"]
+    host.check_log()
+
+
+def test_stored_offsets_without_a_topic_id_are_of_the_topic_that_exists_at_the_load() -> None:
+    """Version 0.1 stored offset, time, leader epoch and metadata."""
+    host = GroupHost()
+    stored = msgspec.msgpack.encode((5, host.now_ms, -1, "note"))
+    host.log = [
+        Change(key("offset", GROUP, "orders", 0), stored),
+        Change(key("pending-offset", GROUP, "orders", 0, 7), msgspec.msgpack.encode((0, 0, (9, 0, -1, "")))),
+    ]
+    host.restart()
+    host.trim_offsets(last_offset=8)
+    assert (fetched(host).offset, fetched(host).metadata) == (5, "note")
+    host.restart()
+    host.any_topic.recreate("orders")
+    assert fetched(host).offset == NO_OFFSET
+    host.any_topic = AnyTopic()
+    host.topics = host.any_topic
+    host.restart()
+    host.send(CompleteTransactionRequest(producer_id=7, producer_epoch=0, committed=True))
+    assert fetched(host).offset == 8
+    host.check_log()
 
 
 def test_groups_are_listed_by_state_and_type() -> None:

@@ -76,9 +76,21 @@ class OffsetsModel(RuleBasedStateMachine):
             self.forget(group, partition)
 
     @rule()
+    def recreate_topic(self) -> None:
+        """Do not tell the coordinator."""
+        self.host.any_topic.recreate("orders")
+        self.committed.clear()
+        self.pending.clear()
+
+    @rule()
     def restart(self) -> None:
         self.host.check_log()
         self.host.restart()
+
+    @rule()
+    def trim(self) -> None:
+        self.host.trim_offsets()
+        self.host.check_log()
 
     def forget(self, group: str, partition: int) -> None:
         self.committed.pop((group, partition), None)
@@ -90,7 +102,8 @@ class OffsetsModel(RuleBasedStateMachine):
         for group in ("billing", "a/b"):
             answer = self.host.ask(FetchOffsetsRequest(group=group))
             assert isinstance(answer, FetchOffsetsReply)
-            assert {each.partition: (each.offset, each.metadata) for each in answer.offsets} == {
+            current = [each for each in answer.offsets if each.topic_id == self.host.topic_id("orders")]
+            assert {each.partition: (each.offset, each.metadata) for each in current} == {
                 partition: (offset, f"at {offset}")
                 for (of, partition), (_, offset) in self.committed.items()
                 if of == group

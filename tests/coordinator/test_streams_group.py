@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from alpacamq.coordinator.consumer.messages import ConsumerHeartbeatRequest
-from alpacamq.coordinator.groups import DescribeRequest, GroupCoordinator
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
     CommitRequest,
     DeleteGroupRequest,
@@ -166,18 +166,12 @@ class StreamsHost(GroupHost):
     """A coordinator with topics; keeps the effects."""
 
     def __init__(self) -> None:
-        self.topics = Topics(lines=2)
         self.effects: list[object] = []
-        super().__init__()
+        super().__init__(topics=Topics(lines=2))
 
     def take(self, outcome: Outcome) -> None:
         self.effects += outcome.effects
         super().take(outcome)
-
-    def _new_machine(self) -> GroupCoordinator:
-        machine = super()._new_machine()
-        machine._topics = self.topics
-        return machine
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Hosts the group coordinators and connects them with topics and queues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
@@ -13,15 +13,18 @@ from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicS
 from alpacamq.coordinator.groups import GroupCoordinator, GroupStats, OffsetsDropped, TopicDeleted
 from alpacamq.coordinator.messages import (
     CompleteTransactionRequest,
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
     GroupRequest,
     GroupSettings,
     ListedGroup,
     ListRequest,
 )
+from alpacamq.coordinator.offsets import OffsetLimit, with_topic_ids
 from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.coordinator.streams.messages import CreateInternalTopics, InternalTopicsFailed
 from alpacamq.model.errors import AlpacaError, TopicExists
-from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
 from alpacamq.queues.messages import QueueId
@@ -96,8 +99,16 @@ class Groups:
                 self._tasks = None  # start nothing new while the rest ends
 
     async def ask(self, request: GroupRequest[R]) -> R:
-        """Return the reply of a group's coordinator, or raise it if it is an error."""
-        return await self._machines.ask(request)
+        """Return the reply of a group's coordinator, or raise it if it is an error.
+
+        Offsets are those of the topics that exist now, and not of deleted ones with the same names.
+        """
+        reply = await self._machines.ask(with_topic_ids(request, self._topic_id))
+        if isinstance(request, FetchOffsetsRequest) and request.partitions is None:
+            assert isinstance(reply, FetchOffsetsReply)
+            current = tuple(each for each in reply.offsets if each.topic_id == self._topic_id(each.topic))
+            return cast("R", FetchOffsetsReply(offsets=current))
+        return reply
 
     async def group_ids(self) -> list[str]:
         """Return the ids of all groups, except in partitions that cannot be loaded."""
@@ -146,10 +157,13 @@ class Groups:
         await host.partition.flush_to(host.partition.log.end_offset)
 
     async def topic_deleted(self, topic: str) -> None:
-        """Drop every group's offsets of a topic; returns once that is on disk."""
+        """Drop every group's offsets of a deleted topic; returns once that is on disk.
+
+        This saves space. Offsets that are left behind have the id of the deleted topic and are not used.
+        """
         for host in self._machines.started:
             if (machine := host.machine) is None:
-                host.post(TopicDeleted(topic=topic))
+                host.post(TopicDeleted(topic=topic, current_id=self._topic_id(topic)))
             else:
                 await self._drop_offsets(host, machine, topic)
         await self._machines.flush()
@@ -180,7 +194,8 @@ class Groups:
             partitions = machine.partitions_in(group, topic)
             for at in range(0, len(partitions), DROPPED_AT_ONCE):
                 # If the machine fails meanwhile, the next one is loaded without the deleted topic.
-                host.post(OffsetsDropped(group=group, partitions=partitions[at : at + DROPPED_AT_ONCE]))
+                some = partitions[at : at + DROPPED_AT_ONCE]
+                host.post(OffsetsDropped(group=group, partitions=some, current_id=self._topic_id(topic)))
                 await asyncio.sleep(0)
             examined += 1 + count
             if examined >= EXAMINED_AT_ONCE:
@@ -233,19 +248,26 @@ class Groups:
             host.post(InternalTopicsFailed(group=wanted.group, reason="; ".join(failures[:3])))
 
     def _trim_offsets(self, partition: Partition, machine: GroupCoordinator) -> Outcome:
-        # The first load sees the state of an earlier run, which belongs to the topics of that run.
+        # The first load sees the state of an earlier run. Offsets without a topic id belong to the topics of
+        # that run: version 0.1 removed them with their topic.
         is_first = partition.identity not in self._checked
-        topics: Mapping[TopicName, Topic] = self._topics_at_start if is_first else self._topics.image.topics
+        former: Mapping[TopicName, Topic] = self._topics_at_start if is_first else self._topics.image.topics
         self._checked.add(partition.identity)
-        last_possible: Callable[[TopicPartition], int | None] = partial(self._last_possible_offset, topics)
-        return machine.trim_offsets(last_possible)
+        return machine.trim_offsets(partial(self._offset_limit, former))
 
-    def _last_possible_offset(
-        self, topics: Mapping[TopicName, Topic], partition: TopicPartition
-    ) -> int | None:
-        """Return the largest offset that a group can have reached; None if the partition does not exist."""
-        topic = topics.get(partition.topic)
-        if topic is None or partition.partition >= topic.partitions:
+    def _offset_limit(
+        self, former: Mapping[TopicName, Topic], partition: TopicPartition, topic_id: TopicId
+    ) -> OffsetLimit | None:
+        """Return the limit of the offsets of a topic; None if it was deleted."""
+        topic = self._topics.image.topics.get(partition.topic)
+        if topic_id == NO_TOPIC_ID and partition.topic in former:
+            topic_id = former[partition.topic].id
+        if topic is None or topic.id != topic_id or partition.partition >= topic.partitions:
             return None
-        found = self._topics.find(partition.topic.encode(), partition.partition)
-        return MAX_OFFSET if found is None or found.cut_offset is None else found.cut_offset
+        found = self._topics.find(topic_id.bytes, partition.partition)
+        cut_offset = None if found is None else found.cut_offset
+        return OffsetLimit(topic_id, MAX_OFFSET if cut_offset is None else cut_offset)
+
+    def _topic_id(self, name: str) -> TopicId:
+        topic = self._topics.image.topics.get(TopicName(name))
+        return NO_TOPIC_ID if topic is None else topic.id

@@ -12,7 +12,7 @@ from alpacamq.model.errors import (
     NonEmptyGroup,
     UnknownMember,
 )
-from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, Request, reply
 
 from .classic.group import ClassicGroup
@@ -45,11 +45,13 @@ from .messages import (
     ListedGroup,
     ListReply,
     ListRequest,
+    OffsetToCommit,
+    PartitionResults,
     ResetOffsetsRequest,
     SyncRequest,
     TxnCommitRequest,
 )
-from .offsets import Offsets, commit_offsets, delete_offsets, fetch_offsets
+from .offsets import LimitOf, Offsets, commit_offsets, delete_offsets, fetch_offsets
 from .rebalances import RebalancesReply, RebalancesRequest
 from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
 from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
@@ -85,16 +87,21 @@ class DescribeRequest(
 
 
 class TopicDeleted(Request[None], frozen=True, kw_only=True):
-    """Event: a topic was deleted; its offsets are dropped."""
+    """Event: a topic was deleted; offsets of that name are dropped, except of the current topic."""
 
     topic: str
+    current_id: TopicId
 
 
 class OffsetsDropped(Request[None], frozen=True, kw_only=True):
-    """Event: offsets of deleted partitions are dropped, whether the group has members or not."""
+    """Event: offsets of these partitions of a deleted topic are dropped, except of the current topic.
+
+    The group may have members.
+    """
 
     group: str
     partitions: Sequence[TopicPartition]
+    current_id: TopicId
 
 
 class GroupCoordinator(HandlesOneByOne):
@@ -205,9 +212,7 @@ class GroupCoordinator(HandlesOneByOne):
         add_pending = partial(
             self._offsets.add_pending, request.producer_id, request.producer_epoch, request.group
         )
-        changes, results = commit_offsets(
-            request.offsets, add_pending, self._settings.max_metadata_bytes, now_ms
-        )
+        changes, results = self._checked_commits(request.offsets, add_pending, now_ms)
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
     def complete_transaction(
@@ -258,12 +263,17 @@ class GroupCoordinator(HandlesOneByOne):
 
     def topic_deleted(self, event: TopicDeleted, _reply_to: object, _now_ms: int) -> Outcome:
         """Drop the offsets of a deleted topic."""
-        return Outcome(changes=self._offsets.delete_topic(event.topic))
+        return Outcome(changes=self._offsets.delete_topic(event.topic, event.current_id))
 
     def drop_offsets(self, event: OffsetsDropped, _reply_to: object, _now_ms: int) -> Outcome:
-        """Drop offsets of deleted partitions, whether the group has members or not."""
-        changes = [each for one in event.partitions for each in self._offsets.delete(event.group, one)]
-        return Outcome(changes=changes)
+        """Drop offsets of a deleted topic, whether the group has members or not."""
+        return Outcome(
+            changes=[
+                change
+                for partition in event.partitions
+                for change in self._offsets.delete_stale(event.group, partition, event.current_id)
+            ]
+        )
 
     HANDLERS: ClassVar = {
         JoinRequest: join,
@@ -318,9 +328,9 @@ class GroupCoordinator(HandlesOneByOne):
         """Return the partitions of a topic with committed or pending offsets of a group."""
         return self._offsets.partitions_in(group, topic)
 
-    def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
-        """Drop offsets of partitions that do not exist, and move those beyond the end of a cut log back."""
-        return Outcome(changes=self._offsets.trim(last_possible))
+    def trim_offsets(self, limit_of: LimitOf) -> Outcome:
+        """Drop offsets of deleted topics, and move those beyond the end of a cut log back."""
+        return Outcome(changes=self._offsets.trim(limit_of))
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -347,6 +357,7 @@ class GroupCoordinator(HandlesOneByOne):
 
     def loaded(self, now_ms: int) -> Outcome:
         """Resume after the last stored record was replayed."""
+        self._offsets.loaded()
         return self._groups.loaded(now_ms)
 
     def snapshot(self) -> Iterator[Change]:
@@ -373,8 +384,20 @@ class GroupCoordinator(HandlesOneByOne):
         self, group: Group, request: CommitRequest | ResetOffsetsRequest, reply_to: object, now_ms: int
     ) -> Outcome:
         commit = partial(self._offsets.commit, request.group)
-        changes, results = commit_offsets(request.offsets, commit, self._settings.max_metadata_bytes, now_ms)
+        changes, results = self._checked_commits(request.offsets, commit, now_ms)
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
+
+    def _checked_commits(
+        self,
+        offsets: Iterable[OffsetToCommit],
+        store: Callable[[TopicPartition, CommittedOffset], list[Change]],
+        now_ms: int,
+    ) -> tuple[list[Change], PartitionResults]:
+        return commit_offsets(offsets, store, self._topic_id, self._settings.max_metadata_bytes, now_ms)
+
+    def _topic_id(self, name: str) -> TopicId:
+        topic = self._topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.id
 
 
 def _removed(

@@ -4,12 +4,13 @@ Fields have the meaning of Kafka's protocol. Any reply may be an AlpacaError ins
 members or partitions gets one result for each; its `error` is None on success.
 """
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from alpacamq.model.state_machine import Request
 
 NO_GENERATION = -1
@@ -149,13 +150,17 @@ class LeaveRequest(GroupRequest[LeaveReply], frozen=True, kw_only=True):
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """The offset at which a group continues to read a partition."""
+    """The offset at which a group continues to read a partition.
+
+    The topic id tells a topic from a deleted one of the same name, whose offsets mean nothing to it.
+    """
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
+    topic_id: TopicId = NO_TOPIC_ID
 
 
 class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +228,7 @@ class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = NO_OFFSET
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
+    topic_id: TopicId = NO_TOPIC_ID
     error: AlpacaError | None = None
 
 
@@ -233,9 +239,14 @@ class FetchOffsetsReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchOffsetsRequest(GroupRequest[FetchOffsetsReply], frozen=True, kw_only=True):
-    """Return the offsets of these partitions, or all offsets of the group."""
+    """Return the offsets of these partitions, or all offsets of the group.
+
+    `topic_ids` has the ids of the topics of `partitions`; others have no offsets. All offsets of a group are
+    returned with the ids of their topics, which may have been deleted.
+    """
 
     partitions: tuple[TopicPartition, ...] | None = None
+    topic_ids: Mapping[str, TopicId] = {}
     member_id: str = ""
     member_epoch: int = NO_GENERATION
     require_stable: bool = False

@@ -4,11 +4,16 @@ Decides which commit wins, which offsets are unstable, and when offsets expire. 
 
 A pending offset takes effect when its transaction commits. A later commit for the same partition that takes
 effect earlier drops it.
+
+Offsets have the id of their topic, because topics are deleted and created again while a coordinator is not
+running. Only offsets of topics that the coordinator knows are stored, so one whose topic it does not know
+belongs to a deleted topic. Such offsets count as absent; they are removed when the coordinator hears of the
+deletion, when it is loaded, or by the next commit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -17,13 +22,15 @@ from alpacamq.model.errors import (
     FencedProducer,
     GroupSubscribedToTopic,
     OffsetMetadataTooLarge,
+    UnknownTopic,
     UnstableOffsetCommit,
 )
-from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.model.state_machine import Change
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
+from alpacamq.model.state_machine import Change, Request
 
 from .messages import (
     NO_LEADER_EPOCH,
+    CommitRequest,
     DeleteOffsetsRequest,
     FetchedOffset,
     FetchOffsetsReply,
@@ -31,12 +38,27 @@ from .messages import (
     OffsetToCommit,
     PartitionResult,
     PartitionResults,
+    ResetOffsetsRequest,
+    TxnCommitRequest,
 )
-from .records import IDLE, OFFSET, PENDING, CommittedOffset, PendingOffset, key
+from .records import IDLE, OFFSET, PENDING, CommittedOffset, PendingOffset, encode, key
 
 _committed = msgspec.msgpack.Decoder(CommittedOffset)
 _pending = msgspec.msgpack.Decoder(PendingOffset)
 _idle = msgspec.msgpack.Decoder(int)
+
+R = TypeVar("R")
+
+
+class OffsetLimit(NamedTuple):
+    """The largest offset that a group can have reached in a partition, and the id of its topic."""
+
+    topic_id: TopicId
+    last_offset: int
+
+
+# Returns the limit of offsets with a topic id, or with NO_TOPIC_ID; None if their topic was deleted.
+LimitOf = Callable[[TopicPartition, TopicId], OffsetLimit | None]
 
 
 class Offsets:
@@ -50,6 +72,8 @@ class Offsets:
         self._by_producer: dict[int, set[tuple[str, TopicPartition]]] = {}
         self._next_order = 0
         self._idle_since_ms: dict[str, int] = {}
+        # One object per topic id: there are up to a million offsets. Used during replay only.
+        self._topic_ids: dict[TopicId, TopicId] = {}
 
     def groups(self) -> list[str]:
         """Return all groups with committed or pending offsets."""
@@ -70,8 +94,10 @@ class Offsets:
     def count(self, group: str) -> int:
         return len(self._committed.get(group, ()))
 
-    def get(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
-        return self._committed.get(group, {}).get(partition)
+    def get(self, group: str, partition: TopicPartition, topic_id: TopicId) -> CommittedOffset | None:
+        """Return the committed offset of a partition of this topic."""
+        found = self._committed.get(group, {}).get(partition)
+        return found if found is not None and found.is_of(topic_id) else None
 
     def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the committed offsets of a group; the caller must not change them."""
@@ -81,9 +107,10 @@ class Offsets:
         """Return the partitions with a committed offset."""
         return [*self._committed.get(group, ())]
 
-    def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction may change the offset."""
-        return partition in self._pending.get(group, ())
+    def is_unstable(self, group: str, partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Return whether an open transaction may change the offset of this topic."""
+        pending = self._pending.get(group, {}).get(partition, {})
+        return any(each.committed.is_of(topic_id) for each in pending.values())
 
     def commit(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> list[Change]:
         """Commit an offset; it replaces committed and pending ones."""
@@ -109,8 +136,7 @@ class Offsets:
         """Add an offset that takes effect when the producer's transaction commits."""
         pending = PendingOffset(producer_epoch=producer_epoch, order=self._next_order, committed=committed)
         self._put_pending(producer_id, group, partition, pending)
-        value = msgspec.msgpack.encode(pending)
-        return [Change(key(PENDING, group, *partition, producer_id), value)]
+        return [_pending_change(producer_id, group, partition, pending)]
 
     def complete(self, producer_id: int, producer_epoch: int, *, committed: bool) -> list[Change]:
         """Apply or drop the pending offsets of a producer's transaction.
@@ -130,52 +156,61 @@ class Offsets:
 
     def delete(self, group: str, partition: TopicPartition) -> list[Change]:
         """Delete the committed and pending offsets of a partition."""
-        changes = self._drop_pending(group, partition)
-        offsets = self._committed.get(group, {})
-        if offsets.pop(partition, None) is not None:
-            changes.append(Change(key(OFFSET, group, *partition), None))
-            if not offsets:
-                del self._committed[group]
-        return changes
+        return self._drop_pending(group, partition) + self._remove(group, partition)
 
     def delete_group(self, group: str) -> list[Change]:
         """Delete all offsets of a group."""
-        changes = []
+        changes: list[Change] = []
         for partition in self._known(group):
             changes += self.delete(group, partition)
         if self._idle_since_ms.pop(group, None) is not None:
             changes.append(Change(key(IDLE, group), None))
         return changes
 
-    def delete_topic(self, topic: str) -> list[Change]:
-        """Delete all offsets of a deleted topic."""
+    def delete_topic(self, topic: str, current_id: TopicId) -> list[Change]:
+        """Delete the offsets of deleted topics of this name."""
         changes = []
         for group in self.groups():
             for partition in self._known(group):
                 if partition.topic == topic:
-                    changes += self.delete(group, partition)
+                    changes += self.delete_stale(group, partition, current_id)
         return changes
 
-    def trim(self, last_possible: Callable[[TopicPartition], int | None]) -> list[Change]:
-        """Delete offsets of partitions without a last possible offset; lower offsets beyond it.
+    def delete_stale(self, group: str, partition: TopicPartition, current_id: TopicId) -> list[Change]:
+        """Delete the offsets of a partition that are not of the current topic."""
+        changes = []
+        for producer_id, pending in [*self._pending.get(group, {}).get(partition, {}).items()]:
+            if not pending.committed.is_of(current_id):
+                changes += self._remove_pending(producer_id, group, partition)
+        committed = self._committed.get(group, {}).get(partition)
+        if committed is not None and not committed.is_of(current_id):
+            changes += self._remove(group, partition)
+        return changes
 
-        New records reuse the offsets of lost ones; a group with a higher offset would skip them.
+    def trim(self, limit_of: LimitOf) -> list[Change]:
+        """Delete offsets of deleted topics, and lower offsets beyond the largest possible one.
+
+        New records reuse the offsets of lost ones; a group with a higher offset would skip them. Offsets
+        without a topic id get that of their topic.
         """
         changes = []
         for group in self.groups():
             for partition in self._known(group):
-                if (last := last_possible(partition)) is None:
-                    changes += self.delete(group, partition)
-                    continue
-                committed = self.get(group, partition)
-                if committed is not None and committed.offset > last:
-                    changes.append(self._put(group, partition, lowered(committed, last)))
-                for producer_id, pending in self._pending.get(group, {}).get(partition, {}).items():
-                    if pending.committed.offset > last:
-                        held = msgspec.structs.replace(pending, committed=lowered(pending.committed, last))
+                committed = self._committed.get(group, {}).get(partition)
+                if committed is not None:
+                    trimmed = _trimmed(committed, limit_of(partition, committed.topic_id))
+                    if trimmed is None:
+                        changes += self._remove(group, partition)
+                    elif trimmed is not committed:
+                        changes.append(self._put(group, partition, trimmed))
+                for producer_id, pending in [*self._pending.get(group, {}).get(partition, {}).items()]:
+                    trimmed = _trimmed(pending.committed, limit_of(partition, pending.committed.topic_id))
+                    if trimmed is None:
+                        changes += self._remove_pending(producer_id, group, partition)
+                    elif trimmed is not pending.committed:
+                        held = msgspec.structs.replace(pending, committed=trimmed)
                         self._put_pending(producer_id, group, partition, held)
-                        value = msgspec.msgpack.encode(held)
-                        changes.append(Change(key(PENDING, group, *partition, producer_id), value))
+                        changes.append(_pending_change(producer_id, group, partition, held))
         return changes
 
     def mark_idle(self, group: str, now_ms: int) -> Change:
@@ -187,7 +222,8 @@ class Offsets:
         """Delete the expired offsets of a group without members."""
         changes = []
         for partition in self.partitions(group):
-            if self._expiry_ms(group, partition) <= now_ms and not self.is_unstable(group, partition):
+            is_pending = partition in self._pending.get(group, ())
+            if self._expiry_ms(group, partition) <= now_ms and not is_pending:
                 changes += self.delete(group, partition)
         return changes
 
@@ -208,30 +244,48 @@ class Offsets:
             if value is None:
                 self._remove_pending(parts[4], group, partition)
             else:
-                self._put_pending(parts[4], group, partition, _pending.decode(value))
+                pending = _pending.decode(value)
+                self._share_topic_id(pending.committed)
+                self._put_pending(parts[4], group, partition, pending)
         elif value is not None:
-            self._committed.setdefault(group, {})[partition] = _committed.decode(value)
-        elif (offsets := self._committed.get(group)) is not None:
-            offsets.pop(partition, None)
-            if not offsets:
-                del self._committed[group]
+            committed = _committed.decode(value)
+            self._share_topic_id(committed)
+            self._committed.setdefault(group, {})[partition] = committed
+        else:
+            self._remove(group, partition)
+
+    def loaded(self) -> None:
+        """Free what only replay needs."""
+        self._topic_ids.clear()
 
     def snapshot(self) -> Iterator[Change]:
         """Yield the changes that lead to the current state; offsets may change in the meantime."""
         for group in list(self._committed):
             for partition, committed in list(self._committed.get(group, {}).items()):
-                yield Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
+                yield Change(key(OFFSET, group, *partition), encode(committed))
         for group in list(self._pending):
             for partition, by_producer in list(self._pending.get(group, {}).items()):
                 for producer_id, pending in list(by_producer.items()):
-                    value = msgspec.msgpack.encode(pending)
-                    yield Change(key(PENDING, group, *partition, producer_id), value)
+                    yield _pending_change(producer_id, group, partition, pending)
         for group, since_ms in list(self._idle_since_ms.items()):
             yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
 
     def _put(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> Change:
         self._committed.setdefault(group, {})[partition] = committed
-        return Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
+        return Change(key(OFFSET, group, *partition), encode(committed))
+
+    def _remove(self, group: str, partition: TopicPartition) -> list[Change]:
+        """Delete the committed offset of a partition."""
+        offsets = self._committed.get(group, {})
+        if offsets.pop(partition, None) is None:
+            return []
+        if not offsets:
+            del self._committed[group]
+        return [Change(key(OFFSET, group, *partition), None)]
+
+    def _share_topic_id(self, committed: CommittedOffset) -> None:
+        shared = self._topic_ids.setdefault(committed.topic_id, committed.topic_id)
+        msgspec.structs.force_setattr(committed, "topic_id", shared)
 
     def _known(self, group: str) -> list[TopicPartition]:
         """Return the partitions with a committed or pending offset."""
@@ -271,24 +325,58 @@ class Offsets:
         return [Change(key(PENDING, group, *partition, producer_id), None)]
 
 
-def lowered(committed: CommittedOffset, offset: int) -> CommittedOffset:
-    """Return a commit with an earlier offset and without leader epoch."""
-    return msgspec.structs.replace(committed, offset=offset, leader_epoch=NO_LEADER_EPOCH)
+def _trimmed(committed: CommittedOffset, limit: OffsetLimit | None) -> CommittedOffset | None:
+    """Return a commit within its limit; None if its topic was deleted."""
+    if limit is None:
+        return None
+    if committed.topic_id != limit.topic_id:
+        committed = msgspec.structs.replace(committed, topic_id=limit.topic_id)
+    if committed.offset > limit.last_offset:
+        return msgspec.structs.replace(committed, offset=limit.last_offset, leader_epoch=NO_LEADER_EPOCH)
+    return committed
+
+
+def _pending_change(
+    producer_id: int, group: str, partition: TopicPartition, pending: PendingOffset
+) -> Change:
+    return Change(key(PENDING, group, *partition, producer_id), encode(pending))
+
+
+def with_topic_ids(request: Request[R], id_of: Callable[[str], TopicId]) -> Request[R]:
+    """Add the topic ids that a request for offsets lacks. `id_of` returns NO_TOPIC_ID for unknown topics."""
+    if isinstance(request, CommitRequest | TxnCommitRequest | ResetOffsetsRequest):
+        offsets = tuple(
+            msgspec.structs.replace(each, topic_id=id_of(each.topic))
+            if each.topic_id == NO_TOPIC_ID
+            else each
+            for each in request.offsets
+        )
+        return cast("Request[R]", msgspec.structs.replace(request, offsets=offsets))
+    if isinstance(request, FetchOffsetsRequest) and request.partitions:
+        given = request.topic_ids
+        ids = {
+            topic: given.get(topic) or id_of(topic) for topic in {each.topic for each in request.partitions}
+        }
+        return cast("Request[R]", msgspec.structs.replace(request, topic_ids=ids))
+    return request
 
 
 def commit_offsets(
     offsets: Iterable[OffsetToCommit],
     store: Callable[[TopicPartition, CommittedOffset], list[Change]],
+    id_of: Callable[[str], TopicId],
     max_metadata_bytes: int,
     now_ms: int,
 ) -> tuple[list[Change], PartitionResults]:
-    """Check offsets and pass the valid ones to `store`."""
+    """Check offsets and pass the valid ones to `store`; `id_of` returns the ids of known topics."""
     changes: list[Change] = []
     results = []
     for each in offsets:
         error: AlpacaError | None = None
         # A negative offset is stored as it is: clients take it for none, and reset a group that way.
-        if len(each.metadata.encode()) > max_metadata_bytes:
+        if not _is_of_known_topic(each, id_of):
+            error = UnknownTopic(f"topic {each.topic!r} with id {each.topic_id} is unknown")
+        elif len(each.metadata.encode()) > max_metadata_bytes:
             error = OffsetMetadataTooLarge(f"offset metadata must be at most {max_metadata_bytes} bytes")
         else:
             committed = CommittedOffset(
@@ -296,10 +384,16 @@ def commit_offsets(
                 committed_at_ms=now_ms,
                 leader_epoch=each.leader_epoch,
                 metadata=each.metadata,
+                topic_id=each.topic_id,
             )
             changes += store(TopicPartition(TopicName(each.topic), each.partition), committed)
         results.append(PartitionResult(topic=each.topic, partition=each.partition, error=error))
     return changes, PartitionResults(partitions=tuple(results))
+
+
+def _is_of_known_topic(offset: OffsetToCommit, id_of: Callable[[str], TopicId]) -> bool:
+    """Return whether an offset is of the topic of that name, and not of a deleted or later one."""
+    return offset.topic_id == id_of(offset.topic) != NO_TOPIC_ID
 
 
 def delete_offsets(
@@ -321,23 +415,28 @@ def delete_offsets(
 
 def fetch_offsets(offsets: Offsets, request: FetchOffsetsRequest) -> FetchOffsetsReply:
     """Return the requested offsets, or all of the group."""
-    partitions = request.partitions
-    if partitions is None:
-        partitions = tuple(offsets.partitions(request.group))
-    return FetchOffsetsReply(offsets=tuple(_fetch_offset(offsets, request, each) for each in partitions))
+    if request.partitions is None:
+        wanted = [(each, found.topic_id) for each, found in offsets.committed(request.group).items()]
+    else:
+        ids = request.topic_ids
+        wanted = [(each, ids.get(each.topic, NO_TOPIC_ID)) for each in request.partitions]
+    return FetchOffsetsReply(offsets=tuple(_fetch_offset(offsets, request, *each) for each in wanted))
 
 
-def _fetch_offset(offsets: Offsets, request: FetchOffsetsRequest, partition: TopicPartition) -> FetchedOffset:
+def _fetch_offset(
+    offsets: Offsets, request: FetchOffsetsRequest, partition: TopicPartition, topic_id: TopicId
+) -> FetchedOffset:
     topic, index = partition
-    if request.require_stable and offsets.is_unstable(request.group, partition):
+    if request.require_stable and offsets.is_unstable(request.group, partition, topic_id):
         error = UnstableOffsetCommit(f"an open transaction commits {partition}")
-        return FetchedOffset(topic=topic, partition=index, error=error)
-    if (found := offsets.get(request.group, partition)) is None:
-        return FetchedOffset(topic=topic, partition=index)
+        return FetchedOffset(topic=topic, partition=index, topic_id=topic_id, error=error)
+    if (found := offsets.get(request.group, partition, topic_id)) is None:
+        return FetchedOffset(topic=topic, partition=index, topic_id=topic_id)
     return FetchedOffset(
         topic=topic,
         partition=index,
         offset=found.offset,
         leader_epoch=found.leader_epoch,
         metadata=found.metadata,
+        topic_id=topic_id,
     )

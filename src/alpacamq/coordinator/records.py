@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId
+
 from .messages import NO_LEADER_EPOCH, Protocol
 
 CLASSIC = "classic-group"
@@ -16,6 +18,8 @@ OFFSET = "offset"
 PENDING = "pending-offset"
 IDLE = "idle"
 
+# Topic ids as 16 bytes rather than 36 characters.
+encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _key_decoder = msgspec.msgpack.Decoder(tuple[Any, ...])
 
 
@@ -43,12 +47,20 @@ class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A committed offset of a group."""
+    """A committed offset of a group.
+
+    Version 0.1 stored no topic id; such an offset gets the id of the topic that exists when it is loaded.
+    """
 
     offset: int
     committed_at_ms: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
+    topic_id: TopicId = NO_TOPIC_ID
+
+    def is_of(self, topic_id: TopicId) -> bool:
+        """Return whether the offset is one of this topic, and not of a deleted one with the same name."""
+        return self.topic_id == topic_id
 
 
 class PendingOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

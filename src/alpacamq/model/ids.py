@@ -11,6 +11,8 @@ TimestampMs = NewType("TimestampMs", int)
 TopicName = NewType("TopicName", str)
 TopicId = UUID
 
+# Of no topic: of records that were written before they had topic ids, and in requests about unknown topics.
+NO_TOPIC_ID = TopicId(int=0)
 NO_TIMESTAMP = TimestampMs(-1)
 NO_PRODUCER = ProducerId(-1)
 

@@ -383,7 +383,9 @@ class GroupCollector:
         lags: dict[str, int] = {}
         for (topic, index), committed in group.committed.items():
             # To clients, a negative offset is none.
-            if committed.offset >= 0 and (partition := find(topic.encode(), index)) is not None:
+            is_set = committed.offset >= 0
+            # By id: the topic may have been deleted and created again.
+            if is_set and (partition := find(committed.topic_id.bytes, index)) is not None:
                 behind = max(partition.high_watermark - committed.offset, 0)
                 lags[topic] = lags.get(topic, 0) + behind
         return lags

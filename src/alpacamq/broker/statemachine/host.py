@@ -39,6 +39,8 @@ _SLICE_ENTRIES = 32
 RELOAD_SECONDS = 1.0
 MAX_RELOAD_SECONDS = 60.0
 LOAD_SECONDS = 5.0
+# Corrections after a load that are written as one batch.
+MAX_CORRECTIONS = 10_000
 # Requests that are handled in one turn of the event loop at most.
 MAX_REQUESTS = 1000
 
@@ -340,7 +342,9 @@ class StateMachineHost(Generic[M]):
         self._loaded.set()
         self._records_since_snapshot = records
         log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
-        self._apply(corrections)
+        # A record batch has a limited size, and there may be a correction for every record.
+        for at in range(0, len(corrections.changes), MAX_CORRECTIONS):
+            self._apply(Outcome(changes=corrections.changes[at : at + MAX_CORRECTIONS]))
         self._apply(machine.loaded(self._clock.now_ms()))
         posted, self._posted_before_load = self._posted_before_load, []
         for event in posted:

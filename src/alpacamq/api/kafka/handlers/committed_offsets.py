@@ -1,6 +1,6 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-Requests identify topics by name or, in the latest versions, by id; the coordinator uses names.
+Requests identify topics by name or, in the latest versions, by id; the coordinator uses both.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from alpacamq.model.errors import (
     StaleMemberEpoch,
     TransactionAbortable,
 )
-from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as wire
@@ -87,7 +87,7 @@ async def offset_commit(
         record_commits(backend.broker.topics, asked.offsets, results, origin)
         return _codes(results)
 
-    named = ((_name_of(backend, topic, call), topic.partitions) for topic in request.topics)
+    named = ((_name_of(backend, topic, call), topic.topic_id, topic.partitions) for topic in request.topics)
     codes = await _commit_in_batches(backend, named, call, commit)
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
@@ -124,7 +124,7 @@ async def txn_offset_commit(
         except AlpacaError as error:
             return repeat(code_of(error))
 
-    named = ((topic.name, topic.partitions) for topic in request.topics)
+    named = ((topic.name, NO_TOPIC_ID, topic.partitions) for topic in request.topics)
     codes = await _commit_in_batches(backend, named, call, commit)
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
@@ -205,14 +205,14 @@ async def offset_delete(
 
 async def _commit_in_batches(
     backend: Backend,
-    named: Iterable[tuple[str | None, Sequence[ToCommit]]],
+    named: Iterable[tuple[str | None, TopicId, Sequence[ToCommit]]],
     call: Call,
     commit: Callable[[tuple[OffsetToCommit, ...]], Awaitable[Iterable[ErrorCode]]],
 ) -> list[list[ErrorCode]]:
     """Commit the offsets of existing partitions in batches; return the results by topic."""
     codes: list[list[ErrorCode]] = []
     wanted: list[Wanted] = []
-    for name, partitions in named:
+    for name, topic_id, partitions in named:
         await call.pause()
         results: list[ErrorCode] = []
         codes.append(results)
@@ -220,7 +220,7 @@ async def _commit_in_batches(
             await call.pause()
             refusal = _refusal(backend, name, each.partition_index)
             if name is not None and not refusal:
-                wanted.append(Wanted(_to_commit(name, each), results, len(results)))
+                wanted.append(Wanted(_to_commit(name, topic_id, each), results, len(results)))
             results.append(refusal)
     # Also with nothing left to commit: the group may refuse the member.
     for some in _batches(wanted):
@@ -268,14 +268,18 @@ async def _fetched(
     backend: Backend, group: wire.OffsetFetchRequestGroup, call: Call, *, require_stable: bool
 ) -> wire.OffsetFetchResponseGroup:
     named = None
+    ids: dict[str, TopicId] = {}
     if group.topics is not None:
         named = []
         for topic in group.topics:
             await call.pause()
-            named.append((topic, _name_of(backend, topic, call)))
+            named.append((topic, name := _name_of(backend, topic, call)))
+            if name is not None and call.version >= _TOPIC_IDS_FROM:
+                ids[name] = topic.topic_id
     asked = FetchOffsetsRequest(
         group=group.group_id,
         partitions=None,
+        topic_ids=ids,
         member_id=group.member_id or "",
         member_epoch=group.member_epoch,
         require_stable=require_stable,
@@ -399,13 +403,14 @@ def _refusal(backend: Backend, name: str | None, index: int) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _to_commit(name: str, wanted: ToCommit) -> OffsetToCommit:
+def _to_commit(name: str, topic_id: TopicId, wanted: ToCommit) -> OffsetToCommit:
     return OffsetToCommit(
         topic=name,
         partition=wanted.partition_index,
         offset=wanted.committed_offset,
         leader_epoch=wanted.committed_leader_epoch,
         metadata=wanted.committed_metadata or "",
+        topic_id=topic_id,
     )
 
 
