@@ -189,7 +189,7 @@ def check_proposal(own: Hello, proposal: Proposal, sender: BrokerId) -> Accept |
             raise InconsistentClusterId(f"node {state.node_id} belongs to cluster {state.cluster_id}")
         return None
     if state.proposal is not None:
-        if state.proposal != proposal:
+        if not has_accepted(state, proposal):
             raise InvalidVoters(_other_proposal(state.node_id, state.proposal))
         return None
     if not own.may_vote:
