@@ -20,7 +20,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import Decision
-from alpacamq.cluster.image import Change, ClusterImage, Delta
+from alpacamq.cluster.image import ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.topics import configured_min_isr
 from alpacamq.consensus.messages import EntryKind, HardState, RaftSettings, Ready, Role, Snapshot, Voter
@@ -40,6 +40,7 @@ from alpacamq.model.errors import (
     UnknownLeaderEpoch,
 )
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.state_machine import Change
 from alpacamq.replication.follower import (
     FetchError,
     FetchPosition,

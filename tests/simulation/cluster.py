@@ -11,11 +11,12 @@ from alpacamq.cluster.brokers import Endpoint
 from alpacamq.cluster.commands import AnyCommand, CreateTopic, Reassign, Reassignment
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import Change, ClusterImage
+from alpacamq.cluster.image import ClusterImage
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.consensus.messages import Entry, EntryKind, Role, Voter, decode_voters
 from alpacamq.model.errors import InvalidVoters, NotController
 from alpacamq.model.ids import BrokerId, TopicId
+from alpacamq.model.state_machine import Change
 from tests.simulation.broker import DEAD_MS, BrokerNode
 from tests.simulation.disk import TORN
 from tests.simulation.kit import (

@@ -16,7 +16,7 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.consensus.messages import HardState, RaftSettings, Snapshot, Voter
+from alpacamq.consensus.messages import RaftSettings, Voter, first_entry
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -397,8 +397,10 @@ class Broker:
         try:
             self._store = MetadataStore(directory.partitions / name, directory.snapshots / name, storage)
             recovered = self._store.recover()
-            if recovered is None or not recovered.snapshot.voters:
-                recovered = self._format_metadata(recovered)
+            if recovered is None:
+                recovered = self._found_cluster()
+            elif recovered.is_legacy:
+                recovered = self._adopt(recovered)
         except (DamagedLog, StorageFailed) as error:
             raise StorageFailed(
                 f"cannot read the list of topics: {error}; for ways to repair it, run "
@@ -445,28 +447,26 @@ class Broker:
             metadata.apply_stored(recovered.entries)
         return metadata
 
-    def _format_metadata(self, stored: Recovered | None) -> Recovered:
-        """Begin the metadata of a new cluster of this node, with the topics that version 0.1 left, if any."""
-        changes = [] if stored is None else list(stored.changes)
+    def _found_cluster(self) -> Recovered:
+        """Begin the metadata of a new cluster with the voters that founded it."""
+        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
+        self._store.write(None, None, [first_entry(voters)])
+        recovered = self._store.recover()
+        assert recovered is not None, "the first entry was written"
+        return recovered
+
+    def _adopt(self, stored: Recovered) -> Recovered:
+        """Begin the metadata of a cluster of this node with the topics that version 0.1 left."""
         image = ClusterImage()
-        image.apply(changes)
-        changes += adopt(image, self.settings.node_id, partial(self._stored_epoch, image))
-        snapshot = Snapshot(
-            0 if stored is None else stored.snapshot.index,
-            0 if stored is None else stored.snapshot.term,
-            tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters),
-        )
-        begun = Recovered(
-            HardState(snapshot.term) if stored is None else stored.hard_state,
-            snapshot,
-            changes,
-            () if stored is None else stored.entries,
-        )
+        image.apply(stored.changes)
+        changes = [*stored.changes, *adopt(image, self.settings.node_id, partial(self._stored_epoch, image))]
+        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
+        snapshot = msgspec.structs.replace(stored.snapshot, voters=voters)
         try:
             self._store.write_snapshot(snapshot, changes)
         except StorageFailed as error:
             log.warning("metadata_not_writable", reason=str(error))
-        return begun
+        return stored._replace(snapshot=snapshot, changes=changes)
 
     def _stored_epoch(self, image: ClusterImage, partition: PartitionId) -> int:
         """Return an epoch that is not below any with which version 0.1 led a partition."""

@@ -42,6 +42,8 @@ class Recovered(NamedTuple):
     snapshot: Snapshot
     changes: Sequence[Change]
     entries: Sequence[Entry]
+    # Whether version 0.1 wrote the state at the snapshot, which names no voters and no partitions.
+    is_legacy: bool = False
 
 
 class MetadataStore:
@@ -62,15 +64,18 @@ class MetadataStore:
         """Read everything; None if the directory is empty, and belongs to no cluster yet."""
         log = self._log
         newest = self._snapshots.newest(log.end_offset, self._epoch_at)
+        is_legacy = False
         if newest is None:
             if log.end_offset == 0:
                 return None
             changes, index = self._legacy()
-            snapshot = Snapshot(index, self._term_at(index - 1))
+            snapshot = Snapshot(index, self._term_at(index - 1) if index else 0)
+            is_legacy = index > 0
         else:
             voters, changes = _split_voters(list(newest.changes))
             snapshot = Snapshot(newest.offset, newest.epoch or 0, voters)
-        return Recovered(self._read_vote(), snapshot, changes, list(self._entries(snapshot.index)))
+        entries = list(self._entries(snapshot.index))
+        return Recovered(self._read_vote(), snapshot, changes, entries, is_legacy)
 
     def write(
         self, hard_state: HardState | None, truncate_from: int | None, entries: Sequence[Entry]
