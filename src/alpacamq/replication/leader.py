@@ -499,7 +499,7 @@ class PartitionLeader:
         attempt = self._attempt
         if attempt is None:
             attempt = self._wanted_isr(now_ms)
-            # While a proposal is in doubt, even an unchanged ISR is proposed: the next partition epoch ends it.
+            # While a proposal is in doubt, even an unchanged ISR is proposed: a new partition epoch ends it.
             if attempt == self.isr and not self._proposed:
                 return
         self._attempt = attempt
