@@ -113,11 +113,19 @@ class Topics:
         self._reopening: asyncio.TimerHandle | None = None
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
+        self._leadership_listeners: dict[str, Callable[[], None]] = {}
         metadata.subscribe(self._image_changed)
 
     def subscribe(self, listener: TopicListener) -> None:
         """Notify a listener of every change from now on."""
         self._listeners.append(listener)
+
+    def on_leadership(self, topic: str, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever other partitions of a topic are led here, or in other epochs.
+
+        At once: what depends on leading must end before the next event is handled.
+        """
+        self._leadership_listeners[topic] = changed
 
     @property
     def image(self) -> ClusterImage:
@@ -297,7 +305,13 @@ class Topics:
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
-        """Create an internal topic, which no client may create, write to or delete."""
+        """Create an internal topic; its partitions on this broker are open when this returns."""
+        await self._opened(await self.ensure_internal(name, partitions=partitions, overrides=overrides))
+
+    async def ensure_internal(
+        self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
+    ) -> Topic:
+        """Return an internal topic, which no client may create, write to or delete; create it if needed."""
         if (topic := self.image.topics.get(name)) is None:
             command = CreateTopic(
                 name=name,
@@ -308,7 +322,7 @@ class Topics:
                 is_internal=True,
             )
             topic = await self._metadata.ask(command)
-        await self._opened(topic)
+        return topic
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
@@ -406,6 +420,7 @@ class Topics:
             for partition in list(self._replicas.of_topic(topic.id).values()):
                 self._replicas.set_not_led(partition)
                 partition.retire(UnknownTopic(f"topic {topic.name!r} has been deleted"))
+            self._notify_leadership(topic.name)
         for name in delta.topics:
             self._changed[self.image.topics[name].id] = None
         for topic_id, _ in delta.partitions:
@@ -480,6 +495,7 @@ class Topics:
     def _assign_roles(self, topic: Topic, partitions: Iterable[Partition]) -> None:
         """Lead the partitions that the image says this broker leads, and no others."""
         states = self.image.partitions_of(topic.id)
+        before = self._led_epochs(topic.id)
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
@@ -488,6 +504,16 @@ class Topics:
                 self._replicas.set_led(partition)
             else:
                 self._replicas.set_not_led(partition)
+        if self._led_epochs(topic.id) != before:
+            self._notify_leadership(topic.name)
+
+    def _led_epochs(self, topic_id: TopicId) -> dict[int, int]:
+        led = self._replicas.led_of(topic_id.bytes)
+        return {index: partition.leader_epoch for index, partition in led.items()}
+
+    def _notify_leadership(self, topic: str) -> None:
+        if (changed := self._leadership_listeners.get(topic)) is not None:
+            changed()
 
     async def _apply_defaults(self) -> None:
         self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
@@ -509,6 +535,7 @@ class Topics:
     async def _delete(self, topic_id: TopicId, index: int) -> None:
         if (partition := self._replicas.remove(topic_id, index)) is not None:
             partition.retire(NotLeader(f"{partition.identity} is not on this broker any more"))
+            self._notify_leadership(partition.identity.topic)
             await self._replicas.delete(partition)
 
     def _reopen_later(self, topic_id: TopicId) -> None:

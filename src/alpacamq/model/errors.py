@@ -364,6 +364,14 @@ class CoordinatorUnavailable(AlpacaError):
     """The coordinator could not write its records; the request may or may not have taken effect."""
 
 
+class NotCoordinator(AlpacaError):
+    """Another broker hosts the coordinator; `coordinator` is the best guess, None if there is none."""
+
+    def __init__(self, reason: str, coordinator: int | None = None) -> None:
+        super().__init__(reason)
+        self.coordinator = coordinator
+
+
 class CorruptState(AlpacaError):
     """A stored record of a state machine cannot be read."""
 

@@ -105,9 +105,9 @@ class Deliveries:
         self._known: set[IntentId] = set()
         # Appended batches that may not be flushed: the end offset of each in its partition, in order.
         self._unsettled: dict[Partition, deque[tuple[int, IntentId, int]]] = {}
-        self._settling: asyncio.Task[None] | None = None
+        self._is_settling = False
 
-    def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+    def deliver(self, batch: Deliver) -> None:
         """Deliver a batch, after the earlier ones for the same partition."""
         if batch.intent in self._known:
             return
@@ -116,23 +116,22 @@ class Deliveries:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
-            tasks.create_task(self._deliver_all(key, queue, tasks))
+            self._host.spawn(self._deliver_all(key, queue))
         queue.append(batch)
 
-    async def _deliver_all(
-        self, key: tuple[int, DeliveryPath], queue: deque[Deliver], tasks: asyncio.TaskGroup
-    ) -> None:
+    async def _deliver_all(self, key: tuple[int, DeliveryPath], queue: deque[Deliver]) -> None:
         while queue:
-            await self._deliver(queue[0], tasks)
+            await self._deliver(queue[0])
             queue.popleft()
         del self._queues[key]
 
-    async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+    async def _deliver(self, batch: Deliver) -> None:
         """Deliver a batch; retries until it succeeds or the partition is deleted."""
         wait_seconds = RETRY_SECONDS
         count = len(batch.ids)
-        while (partition := self._find(batch)) is not None:
+        while self._topics.exists(batch.target.topic_id, batch.target.partition):
             try:
+                partition = self._find(batch)
                 done = _done(batch, partition)
                 while done < count:
                     done += await self._deliver_some(batch, done, partition)
@@ -141,22 +140,27 @@ class Deliveries:
             except Exception as error:  # noqa: BLE001 - a bug costs one queue of batches, not the broker
                 if wait_seconds == RETRY_SECONDS:
                     report = log.error if isinstance(error, AlpacaError) else log.exception
-                    report("not_delivered", partition=str(partition.identity), reason=str(error))
+                    identity = f"{batch.target.topic}-{batch.target.partition}"
+                    report("not_delivered", partition=identity, reason=str(error))
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
                 unsettled = self._unsettled.setdefault(partition, deque())
                 unsettled.append((partition.log.end_offset, batch.intent, count))
-                if self._settling is None:
-                    self._settling = tasks.create_task(self._settle())
+                if not self._is_settling:
+                    self._is_settling = True
+                    self._host.spawn(self._settle())
                 return
         self._stats.dropped += count
         log.warning("delayed_messages_dropped", topic=batch.target.topic, messages=count)
         self._settled([batch.intent])
 
-    def _find(self, batch: Deliver) -> Partition | None:
+    def _find(self, batch: Deliver) -> Partition:
         # By its id: a topic created again under the same name is another one.
-        return self._topics.find(batch.target.topic_id, batch.target.partition)
+        key, index = batch.target.topic_id, batch.target.partition
+        if (found := self._topics.find(key, index)) is None:
+            raise self._topics.absence(key, index)
+        return found
 
     async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
         """Append the next messages of a batch that are due together and fit; return their number."""
@@ -245,7 +249,7 @@ class Deliveries:
                 await asyncio.sleep(0)
             else:
                 await asyncio.sleep(SETTLE_SECONDS)
-        self._settling = None
+        self._is_settling = False
 
     def _take_settled(self) -> list[IntentId]:
         """Take batches that are on disk, as many as may be reported at once."""
