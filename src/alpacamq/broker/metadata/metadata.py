@@ -20,7 +20,13 @@ from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import ClusterImage, Delta, difference
 from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot
-from alpacamq.model.errors import AlpacaError, NotController, RequestTimedOut
+from alpacamq.model.errors import (
+    AlpacaError,
+    NotController,
+    PeerUnavailable,
+    RequestTimedOut,
+    StorageFailed,
+)
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
@@ -113,10 +119,11 @@ class Metadata:
         self._forward = forward
 
     def start(self) -> None:
-        """Take part in the cluster. On the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._quorum.start()
-        self._plan_tick()
+        """Take part in the cluster, if that has not begun. On the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._quorum.start()
+            self._plan_tick()
 
     async def stop(self) -> None:
         """Stop taking part."""
@@ -147,18 +154,24 @@ class Metadata:
 
         Raises NotController if there is none in time, RequestTimedOut if the outcome is unknown.
         """
+        self.start()
+        refusal: NotController | None = None
         try:
             async with asyncio.timeout(timeout_seconds):
                 while True:
+                    refusal = None
                     try:
                         return await self._attempt(command, timeout_seconds)
-                    except NotController as error:
-                        # An election is going on; nothing was proposed.
-                        refusal = error
+                    except (NotController, PeerUnavailable) as error:
+                        # An election is going on, or the former controller has ended: nothing was proposed.
+                        refusal = NotController(str(error), self._quorum.leader)
+                    if self._quorum.failure is not None:
+                        raise StorageFailed(self._quorum.failure)
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
+            if refusal is not None:
+                raise refusal from None
             raise RequestTimedOut(f"no reply of the controller within {timeout_seconds:g} s") from None
-        raise refusal
 
     async def _attempt(self, command: Command[R], timeout_seconds: float) -> R:
         if self._controller is not None:
@@ -283,6 +296,17 @@ class Metadata:
             await waiter.done
 
     # Snapshots.
+
+    def snapshot(self) -> tuple[Snapshot, ClusterImage]:
+        """Return the position of everything applied so far, and an image of it."""
+        return self._quorum.snapshot_position(self.applied_index), self.image.copy()
+
+    async def install(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        """Store a snapshot that another node has sent, and continue from it."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._store.write_snapshot, snapshot, changes)
+        self._quorum.install_snapshot(snapshot)
+        await self.wait_until_applied(snapshot.index)
 
     def _snapshot_if_due(self) -> None:
         if (

@@ -46,6 +46,10 @@ class Recovered(NamedTuple):
     is_legacy: bool = False
 
 
+# Of a node that has no part of the log yet.
+EMPTY = Recovered(HardState(), Snapshot(), (), ())
+
+
 class MetadataStore:
     """The metadata log of one node on its disk."""
 
