@@ -212,8 +212,7 @@ class Broker:
         """Build everything on top of the metadata. Blocking."""
         settings, metadata = self.settings, self.metadata
         self.tracing = self._open_tracing()
-        self.clock.resume(metadata.image.time_ms)
-        self._retention_clock.resume(metadata.image.time_ms)
+        self._resume_clocks(metadata.image.time_ms)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -459,6 +458,7 @@ class Broker:
                 topic_defaults=settings.topic_defaults,
                 record_time_ms=TIME_RECORD_SECONDS * 1000,
             ),
+            resume_clocks=self._resume_clocks,
         )
         quorum = Quorum(
             self._store,
@@ -482,6 +482,11 @@ class Broker:
             disk=self._disk,
             clock=self._retention_clock,
         )
+
+    def _resume_clocks(self, time_ms: int) -> None:
+        """Continue from the last recorded time, if the machine's clock is far ahead of it."""
+        self.clock.resume(time_ms)
+        self._retention_clock.resume(time_ms)
 
     def _recover_metadata(self) -> Recovered:
         recovered = self._store.recover()

@@ -90,8 +90,12 @@ class Metadata:
         clock: Clock,
         executor: Executor,
         settings: ControllerSettings,
+        resume_clocks: Callable[[int], None] = lambda _time_ms: None,
     ) -> None:
-        """Start with the image of the last snapshot; `connect` follows."""
+        """Start with the image of the last snapshot; `connect` follows.
+
+        `resume_clocks` is given the last recorded time before this node uses its own as the cluster's.
+        """
         self.image = ClusterImage()
         self.image.apply(recovered.changes)
         self.applied_index = recovered.snapshot.index
@@ -100,6 +104,7 @@ class Metadata:
         self._clock = clock
         self._executor = executor
         self._settings = settings
+        self._resume_clocks = resume_clocks
         self._quorum: Quorum
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
@@ -342,6 +347,7 @@ class Metadata:
         quorum = self._quorum
         if self._controller is None and quorum.is_established and self.applied_index >= quorum.commit_index:
             self._last = Proposed(quorum.last_index, quorum.term)
+            self._resume_clocks(self.image.time_ms)
             self._controller = Controller(
                 self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
             )
