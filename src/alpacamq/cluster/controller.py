@@ -223,7 +223,8 @@ class Controller:
         if VERSION_FEATURE not in self.image.features:
             self._pending.put(feature_change(VERSION_FEATURE, CURRENT_LEVEL))
         # Its record comes last: without it, it registers again, and is found to have lost data again.
-        self._pending.put(broker_epochs_change(epoch + 1), broker_change(broker))
+        time = time_change(self.cluster_time_ms(now_ms))
+        self._pending.put(time, broker_epochs_change(epoch + 1), broker_change(broker))
         return broker
 
     def _may_still_run(self, former: BrokerRegistration, command: RegisterBroker, now_ms: int) -> bool:

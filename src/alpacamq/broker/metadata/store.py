@@ -46,6 +46,10 @@ class Recovered(NamedTuple):
     is_legacy: bool = False
 
 
+# Of a node that has no part of the log yet.
+EMPTY = Recovered(HardState(), Snapshot(), (), ())
+
+
 class MetadataStore:
     """The metadata log of one node on its disk."""
 
@@ -53,6 +57,13 @@ class MetadataStore:
         """Store the log in `directory`, snapshots and the vote in `snapshots`."""
         self._storage = storage
         self._log = PartitionLog.open(directory, CONFIG, storage)
+        try:
+            storage.disk.make_directory(snapshots)
+            storage.disk.sync_directory(snapshots.parent)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StorageFailed(f"cannot create {snapshots}: {error.strerror or error}") from error
         self._snapshots = StateSnapshots(storage.disk, snapshots)
         self._vote = snapshots / _VOTE
 
