@@ -169,7 +169,8 @@ class Topics:
         if state is not None and state.leader is None:
             return LeaderNotAvailable(f"{text} has no leader: none of its replicas can lead it")
         if state is not None and state.leader != self._node_id:
-            return NotLeader(f"{text} is led by broker {state.leader}", state.leader)
+            reason = f"{text} is led by broker {state.leader}"
+            return NotLeader(reason, state.leader, state.leader_epoch)
         return PartitionNotReady(f"{text} is being {'recovered' if self._loading else 'opened'}")
 
     def partitions_of(self, name: str) -> Sequence[Partition]:

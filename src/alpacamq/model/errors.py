@@ -122,11 +122,15 @@ class UnknownLeaderEpoch(AlpacaError):
 
 
 class NotLeader(AlpacaError):
-    """Another broker leads this partition; `leader` is the best guess, None if there is none."""
+    """Another broker leads this partition; `leader` is the best guess, None if there is none.
 
-    def __init__(self, reason: str, leader: int | None = None) -> None:
+    `leader_epoch` is the epoch in which it leads, -1 if that is not known.
+    """
+
+    def __init__(self, reason: str, leader: int | None = None, leader_epoch: int = -1) -> None:
         super().__init__(reason)
         self.leader = leader
+        self.leader_epoch = leader_epoch
 
 
 class NotController(AlpacaError):
