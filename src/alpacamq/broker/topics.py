@@ -139,6 +139,18 @@ class Topics:
             raise self.absence(name.encode(), index)
         return found
 
+    def followed(self, key: bytes, index: int) -> Partition | None:
+        """Return a partition that another broker leads and this one follows; None for others.
+
+        It can be read up to its own high watermark, which is never ahead of the leader's.
+        """
+        if (topic := self._topic(key)) is None:
+            return None
+        state = self.image.partition(PartitionId(topic.id, index))
+        if state is None or state.leader is None or state.leader == self._node_id:
+            return None
+        return self._replicas.of_topic(topic.id).get(index)
+
     @property
     def is_recovering(self) -> bool:
         """Whether partitions are still being opened; no topic changes meanwhile."""

@@ -21,7 +21,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from alpacamq.broker.partition.leader import Append, Partition
 from alpacamq.model.batch import read_header
-from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable, NotCoordinator
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotCoordinator,
+    NotLeader,
+)
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
@@ -505,7 +511,9 @@ class StateMachineHost(Generic[M]):
     def _fail(self, error: AlpacaError) -> None:
         if self._stopped is not None:
             return
-        log.error("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
+        # That another broker leads now is no failure: this host is about to be stopped.
+        report = log.info if isinstance(error, NotLeader) else log.error
+        report("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
         self._loaded.clear()
         self._discard(CoordinatorUnavailable(f"{self.partition.identity}: {error}"))
         self._changed.set()

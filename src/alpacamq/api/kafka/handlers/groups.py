@@ -26,7 +26,6 @@ from alpacamq.model.errors import (
     CoordinatorLoading,
     GroupIdNotFound,
     InconsistentGroupProtocol,
-    InvalidRequest,
     MemberIdRequired,
     UnknownMember,
 )
@@ -94,8 +93,6 @@ async def _coordinator(backend: Backend, key_type: int, key: str) -> wire.Coordi
             broker_id = await broker.transactions.coordinator_of(key)
         else:
             broker_id = await broker.queues.broker_of(_shared_queue(backend, key))
-    except InvalidRequest as error:
-        return wire.Coordinator(key=key, node_id=-1, error_code=code_of(error), error_message=text_of(error))
     except AlpacaError as error:
         # Whatever the reason: clients retry on this code and give up on most others.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -108,14 +105,13 @@ async def _coordinator(backend: Backend, key_type: int, key: str) -> wire.Coordi
 
 
 def _shared_queue(backend: Backend, key: str) -> QueueId:
-    """Return the queue of a key GROUP:TOPIC_ID:PARTITION; the id is 22 characters of base64."""
-    group, _, rest = key.rpartition(":")[0].rpartition(":")
+    """Return the queue of a key GROUP:TOPIC_ID:PARTITION, with the id in base64."""
+    group, _, topic_id = key.rpartition(":")[0].rpartition(":")
     try:
-        topic_id = TopicId(bytes=urlsafe_b64decode(rest + "=="))
+        topic = backend.broker.topics.image.topic_by_id(TopicId(bytes=urlsafe_b64decode(topic_id + "==")))
     except ValueError:
-        raise InvalidRequest(f"{key!r} does not name a group, a topic id and a partition") from None
-    topic = backend.broker.topics.image.topic_by_id(topic_id)
-    return QueueId(group, "" if topic is None else topic.name)
+        topic = None
+    return QueueId(group, topic_id if topic is None else topic.name)
 
 
 async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:

@@ -315,8 +315,8 @@ def _paged(index: int, view: PartitionView) -> DescribeTopicPartitionsResponsePa
         replica_nodes=view.replicas,
         isr_nodes=view.isr,
         # Not null, although the schema allows it: Kafka's own client fails on it.
-        eligible_leader_replicas=view.eligible,
-        last_known_elr=view.last_known,
+        eligible_leader_replicas=list(view.eligible),
+        last_known_elr=list(view.last_known),
         offline_replicas=view.offline,
     )
 
@@ -329,13 +329,13 @@ _SERVED = [
 ]
 # Clients use these to decide on the consumer protocol of KIP-848, the share groups of KIP-932, the streams
 # groups of KIP-1071 and the transactions of KIP-890.
-_FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
 _SUPPORTED = [
-    SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _FEATURES.items()
+    SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
 ]
 _FINALIZED = [
     FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-    for name, level in _FEATURES.items()
+    for name, level in FEATURES.items()
 ]
 # Clients of an earlier version reject a feature whose lowest level is 0 (KAFKA-17011).
 _LEVEL_0_FROM = 4
