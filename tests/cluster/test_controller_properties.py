@@ -285,6 +285,9 @@ class ControllerMachine(RuleBasedStateMachine):
                 assert state.partition_epoch > before.partition_epoch
             if state.leader != before.leader:
                 assert state.leader_epoch > before.leader_epoch
+            if not (state.isr or state.elr):
+                lost = {*before.isr, *before.elr} - self.complete[partition]
+                assert lost == {*before.isr, *before.elr}, "a complete replica was forgotten"
             # A replica that joins has no records yet.
             self.complete[partition] -= set(state.replicas) - set(before.replicas)
         self.complete = {partition: each for partition, each in self.complete.items() if partition in after}

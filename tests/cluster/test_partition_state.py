@@ -87,6 +87,7 @@ def test_eligible_leaders(before: PartitionState, isr: str, lost: str, expected:
         pytest.param(partition("1", "23", 1), "", "23", 2, "2", "13", id="eligible ones once it is empty"),
         pytest.param(partition("1", "23", 1), "", "3", 3, "3", "12", id="an eligible one that runs"),
         pytest.param(partition("1", "2", 1), "", "3", None, "", "12", id="nobody who has everything"),
+        pytest.param(partition("2", "1"), "2", "12", 2, "2", "1", id="in-sync before eligible ones"),
         pytest.param(partition("", "12"), "", "2", 2, "2", "1", id="an eligible one comes back"),
         pytest.param(partition("", "12"), "", "3", None, "", "12", id="another one comes back"),
     ],
