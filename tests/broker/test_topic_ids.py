@@ -101,7 +101,7 @@ async def test_a_recreated_topic_has_no_queues(tmp_path: Path, monkeypatch: pyte
 @contextmanager
 def absent(broker: Broker, topic: str) -> Iterator[None]:
     """Hide the partitions of a topic that exists, as if other brokers had them."""
-    partitions = broker.topics._partitions
+    partitions = broker.replicas._led
     keys = (topic.encode(), broker.topics.image.topic(topic).id.bytes)
     hidden = {key: partitions.pop(key) for key in keys}
     try:

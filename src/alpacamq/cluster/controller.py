@@ -203,6 +203,7 @@ class Controller:
         session = self._sessions.begin(command.id, now_ms)
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
+        session.has_lost_data = is_data_lost
         self._partitions.fenced(command.id, is_data_lost=is_data_lost)
         self._partitions.damaged(command.id, command.damaged)
         epoch = self.image.next_broker_epoch
