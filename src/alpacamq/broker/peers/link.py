@@ -267,9 +267,10 @@ class PeerLink:
 
     def _attempt_failed(self, error: OSError | HandshakeFailed) -> None:
         self._last_error = _text(error)
-        # Once per reason, not once per attempt.
-        if self._last_error != self._logged_error:
-            self._logged_error = self._last_error
+        # Once per reason, not once per attempt; the text of a refusal names the port of the attempt.
+        reason = str(error.refusal) if isinstance(error, HandshakeFailed) else self._last_error
+        if reason != self._logged_error:
+            self._logged_error = reason
             log.warning(
                 "peer_handshake_failed" if isinstance(error, HandshakeFailed) else "peer_unreachable",
                 node=self.node_id,
