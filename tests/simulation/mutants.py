@@ -202,15 +202,16 @@ class MutantFinder(MetaPathFinder, Loader):
 
 
 def survive(mutant: Mutant, core: Core, seeds: int) -> None:
-    """Run the simulation, then the tests, with the mutant. Runs in a process of its own; 0 if all passes."""
+    """Run the tests, then the simulation, with the mutant. Runs in a process of its own; 0 if all passes."""
     sys.meta_path.insert(0, MutantFinder(mutant))
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    if core.scenario is not None and not run_until_failure(core.scenario, 0, seeds):
-        os._exit(1)
     arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *core.tests]
-    os._exit(1 if pytest.main(arguments) else 0)
+    if pytest.main(arguments):
+        os._exit(1)
+    is_alive = core.scenario is None or run_until_failure(core.scenario, 0, seeds)
+    os._exit(0 if is_alive else 1)
 
 
 def run_all(to_run: Sequence[Mutant], core: Core, seeds: int, processes: int) -> Iterator[Mutant]:
