@@ -402,7 +402,6 @@ class Topics:
 
     async def finish(self) -> None:
         """Return once no change is in progress; later ones are not applied any more."""
-        self._is_finished = True
         if self._reopening is not None:
             self._reopening.cancel()
         while self._in_progress or self._applying is not None:
@@ -410,6 +409,7 @@ class Topics:
             if self._applying is not None:
                 waiting.add(self._applying)
             await asyncio.wait(waiting)
+        self._is_finished = True
 
     def _report_unusable(self) -> None:
         for name in (str(self._node_id), ALL_BROKERS):
