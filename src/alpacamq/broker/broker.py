@@ -355,6 +355,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         await self.topics.finish()
         await self.metadata.stop()
+        await self.topics.finish()  # differences that came last
         # Housekeeping may still run in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         partitions = list(self.topics.all_partitions())

@@ -114,7 +114,6 @@ class Topics:
         self._waiting: dict[TopicId, list[asyncio.Future[None]]] = {}
         self._to_reopen: list[TopicId] = []
         self._reopening: asyncio.TimerHandle | None = None
-        self._is_finished = False
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
         metadata.subscribe(self._image_changed)
@@ -401,15 +400,15 @@ class Topics:
                 raise PartitionNotReady(STOPPING)
 
     async def finish(self) -> None:
-        """Return once no change is in progress; later ones are not applied any more."""
+        """Return once no change is in progress."""
         if self._reopening is not None:
             self._reopening.cancel()
+            self._reopening = None
         while self._in_progress or self._applying is not None:
             waiting: set[asyncio.Future[Any]] = set(self._in_progress)
             if self._applying is not None:
                 waiting.add(self._applying)
             await asyncio.wait(waiting)
-        self._is_finished = True
 
     def _report_unusable(self) -> None:
         for name in (str(self._node_id), ALL_BROKERS):
@@ -436,7 +435,7 @@ class Topics:
 
     def _apply_soon(self) -> None:
         is_due = self._changed or self._deleted or self._defaults_changed
-        if is_due and self._loading is None and self._applying is None and not self._is_finished:
+        if is_due and self._loading is None and self._applying is None:
             self._applying = asyncio.ensure_future(self._apply())
 
     async def _apply(self) -> None:
