@@ -544,6 +544,17 @@ def test_an_unclean_election_happens_by_itself_only_where_it_is_enabled() -> Non
     assert cluster.state(clean).leader == 2
 
 
+def test_an_unclean_election_waits_until_a_new_controller_knows_of_damage() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2), unclean_leader_election_enable="true")
+    cluster.propose(topic, (1,))
+    cluster.fail_over()
+    cluster.kill(1)
+    assert cluster.state(topic).leader is None
+    cluster.beat(2)
+    assert cluster.state(topic).leader == 2
+
+
 # Reassignment
 
 
