@@ -259,6 +259,9 @@ class Controller:
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)
         if may_shut_down:
             self._end_session(broker.id)
+        if broker.is_shutting_down and not command.wants_shutdown:
+            broker = msgspec.structs.replace(broker, is_shutting_down=False)
+            self._pending.put(broker_change(broker))
         if broker.is_fenced and is_caught_up and not command.wants_shutdown:
             broker = msgspec.structs.replace(broker, is_fenced=False, active_epoch=broker.epoch)
             self._pending.put(broker_change(broker))
