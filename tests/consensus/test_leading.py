@@ -139,6 +139,20 @@ def test_observers_do_not_count() -> None:
     assert raft.commit_index == 2
 
 
+def test_what_is_committed_stays_so_when_a_voter_joins() -> None:
+    raft = established()
+    raft.add_observer(FOUR, voter(4).directory, 0)
+    raft.propose(b"a", 0)
+    raft.propose(b"b", 0)
+    flush(raft)
+    raft.step(accepted(raft, TWO, 4), 0)
+    raft.step(accepted(raft, FOUR, 3), 0)
+    raft.change_voters(voters_of(1, 2, 3, 4), 0)
+    flush(raft)
+    raft.step(accepted(raft, FOUR, 3), 0)
+    assert raft.commit_index == 4
+
+
 # Replication.
 
 
@@ -252,10 +266,10 @@ def test_observers_are_added_by_their_hello_and_forgotten_when_silent() -> None:
 
 def test_observers_are_limited() -> None:
     raft = established()
+    raft.add_observer(ONE, voter(1).directory, 0)
     for number in range(4, 10):
         raft.add_observer(BrokerId(number), voter(number).directory, 0)
     assert [peer.id for peer in raft.peers()] == [2, 3, 4, 5, 6]
-    raft.add_observer(ONE, voter(1).directory, 0)
     raft.add_observer(FOUR, voter(4, 99).directory, 0)
     assert len(raft.peers()) == 5
 
@@ -298,6 +312,7 @@ def test_only_a_leader_takes_proposals() -> None:
     with pytest.raises(NotController) as refused:
         raft.propose(b"a", 0)
     assert refused.value.controller is None
+    assert not raft.is_established
 
 
 def test_proposals_that_wait_are_limited() -> None:

@@ -124,7 +124,7 @@ class RaftLog:
             self._voters.pop()
         self._forget_writes_from(index)
         if index < self.write_from:
-            self.truncate_from = index if self.truncate_from is None else min(self.truncate_from, index)
+            self.truncate_from = index
             self.write_from = index
 
     def restart_after(self, snapshot: Snapshot) -> None:
