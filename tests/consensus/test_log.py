@@ -144,6 +144,18 @@ def test_a_write_that_ends_after_a_truncation_counts_only_up_to_it() -> None:
     assert kept.flushed_index == 2
 
 
+def test_a_truncation_makes_nothing_durable() -> None:
+    kept = log()
+    kept.append(data(2, 1))
+    kept.begin_write(1, STATE)
+    kept.append(data(3, 1))
+    kept.append(data(4, 1))
+    kept.truncate(4)
+    assert kept.flushed_index == 1
+    kept.finish_writes(1)
+    assert kept.flushed_index == 2
+
+
 def test_nothing_is_durable_between_receiving_and_installing_a_snapshot() -> None:
     kept = log()
     kept.append(data(2, 1))

@@ -179,7 +179,7 @@ class RaftLog:
         while self._writes and self._writes[0].number <= number:
             write = self._writes.popleft()
             hard_state = write.hard_state
-            self.flushed_index = max(self.flushed_index, write.end_index)
+            self.flushed_index = write.end_index
         return hard_state
 
     def _forget_writes_from(self, index: int) -> None:
