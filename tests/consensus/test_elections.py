@@ -218,6 +218,17 @@ def test_votes_are_requested_after_a_majority_of_pre_votes_and_once_the_term_is_
     assert kinds(flush(raft)) == []
 
 
+def test_an_earlier_write_does_not_make_the_vote_durable() -> None:
+    raft = node()
+    raft.step(append(1, (1, 1), log_of(1)[-1]), 0)
+    earlier = raft.take_ready()
+    raft._campaign(is_transfer=False)
+    raft.take_ready()
+    assert earlier.write is not None
+    raft.flushed(earlier.write, 0)
+    assert raft.take_ready().messages == []
+
+
 def test_a_pre_vote_may_come_from_an_earlier_term() -> None:
     raft = node(hard_state=HardState(7))
     raft.tick(TIMEOUT_MS)

@@ -240,6 +240,15 @@ def test_a_snapshot_of_what_is_here_already_is_not_installed() -> None:
     assert raft.commit_index == 4
 
 
+def test_a_snapshot_does_not_lower_what_is_known_to_be_equal() -> None:
+    raft = node(1, log_of(2, 2, 2, 2), hard_state=HardState(2))
+    raft.step(append(2, (5, 2)), 0)
+    flush(raft)
+    assert not raft.install_snapshot(Snapshot(4, 2, voters_of(1, 2, 3)), 0)
+    raft.step(append(2, (1, 1)), 0)
+    assert acks(raft) == [5]
+
+
 def test_appends_that_begin_before_the_snapshot_are_taken_from_there() -> None:
     raft = node(1, [], snapshot=SNAPSHOT, hard_state=HardState(3))
     raft.step(append(3, (4, 3), data(5, 3), data(6, 3)), 0)

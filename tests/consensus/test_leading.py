@@ -139,6 +139,20 @@ def test_observers_do_not_count() -> None:
     assert raft.commit_index == 2
 
 
+def test_what_is_committed_stays_so_when_a_voter_joins() -> None:
+    raft = established()
+    raft.add_observer(FOUR, voter(4).directory, 0)
+    raft.propose(b"a", 0)
+    raft.propose(b"b", 0)
+    flush(raft)
+    raft.step(accepted(raft, TWO, 4), 0)
+    raft.step(accepted(raft, FOUR, 3), 0)
+    raft.change_voters(voters_of(1, 2, 3, 4), 0)
+    flush(raft)
+    raft.step(accepted(raft, FOUR, 3), 0)
+    assert raft.commit_index == 4
+
+
 # Replication.
 
 
@@ -250,14 +264,23 @@ def test_observers_are_added_by_their_hello_and_forgotten_when_silent() -> None:
     assert raft.peers() == []
 
 
+def test_a_silent_voter_is_not_forgotten() -> None:
+    raft = established()
+    for now_ms in range(0, 12 * ELECTION_MS, ELECTION_MS // 2):
+        raft.step(accepted(raft, TWO, 2), now_ms)
+        raft.tick(now_ms)
+    assert [peer.id for peer in raft.peers()] == [TWO, THREE]
+
+
 def test_observers_are_limited() -> None:
     raft = established()
+    raft.add_observer(ONE, voter(1).directory, 0)
     for number in range(4, 10):
         raft.add_observer(BrokerId(number), voter(number).directory, 0)
     assert [peer.id for peer in raft.peers()] == [2, 3, 4, 5, 6]
-    raft.add_observer(ONE, voter(1).directory, 0)
     raft.add_observer(FOUR, voter(4, 99).directory, 0)
     assert len(raft.peers()) == 5
+    assert voter(4, 99).directory in [peer.directory for peer in raft.peers()]
 
 
 def test_a_node_that_does_not_know_of_its_removal_is_told() -> None:
@@ -298,6 +321,7 @@ def test_only_a_leader_takes_proposals() -> None:
     with pytest.raises(NotController) as refused:
         raft.propose(b"a", 0)
     assert refused.value.controller is None
+    assert not raft.is_established
 
 
 def test_proposals_that_wait_are_limited() -> None:
@@ -328,11 +352,11 @@ def test_leadership_goes_to_a_voter_that_has_everything() -> None:
     raft.step(accepted(raft, TWO, 3), 0)
     assert not any(isinstance(message, CampaignNow) for message in flush(raft))
     # It is abandoned if nothing comes of it.
-    raft.step(accepted(raft, THREE, 3), ELECTION_MS - 1)
-    raft.tick(ELECTION_MS - 1)
+    raft.step(accepted(raft, THREE, 3), ELECTION_MS - HEARTBEAT_MS)
+    raft.tick(ELECTION_MS - HEARTBEAT_MS)
     with pytest.raises(NotController):
         raft.propose(b"b", 0)
-    raft.tick(ELECTION_MS - 1 + HEARTBEAT_MS)
+    raft.tick(ELECTION_MS)
     raft.propose(b"b", 0)
 
 
@@ -487,6 +511,7 @@ def test_a_node_that_needs_what_is_gone_gets_a_snapshot() -> None:
     raft = compacted()
     raft.step(rejected(raft, THREE, 1, (0, 0)), 0)
     assert snapshots(raft) == [SendSnapshot(THREE, 4, 2)]
+    assert snapshots(raft) == []
     # Meanwhile it gets heartbeats that fit any log.
     raft.step(rejected(raft, THREE, 1, (0, 0)), 0)
     raft.tick(HEARTBEAT_MS)
