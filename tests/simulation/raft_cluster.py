@@ -21,6 +21,7 @@ from alpacamq.consensus.messages import (
     VoteRequest,
     VoteResponse,
     Voters,
+    first_entry,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import InvalidVoters, NotController, RateLimited
@@ -96,19 +97,22 @@ class Invariants:
         self.leaders: dict[int, tuple[int, int]] = {}
         self.entries: dict[tuple[int, int], tuple[Entry, int | None]] = {}
         self.committed: dict[int, Entry] = {}
+        self.committed_in: dict[int, int] = {}
         self.states: dict[int, int] = {0: 0}
         self.votes: dict[tuple[Voter, int], BrokerId] = {}
         self.acknowledged: set[bytes] = set()
 
     def check_leader(self, node: "RaftNode") -> None:
-        """One leader per term, and it has every committed entry."""
+        """One leader per term, and it has every entry that was committed in earlier terms."""
         raft = node.raft
         first = self.leaders.setdefault(raft.term, (node.id, node.incarnation))
         if first != (node.id, node.incarnation):
             raise Violation(f"two leaders in term {raft.term}: {first} and {node.id}")
         log = raft._log
         for index, entry in self.committed.items():
-            if index > log.base_index and not log.has(index, entry.term):
+            if self.committed_in[index] >= raft.term or index <= log.base_index:
+                continue
+            if not log.has(index, entry.term):
                 raise Violation(f"leader {node.id} of term {raft.term} lacks committed entry {index}")
 
     def check_written(self, node: "RaftNode", entries: Iterable[Entry]) -> None:
@@ -149,6 +153,7 @@ class Invariants:
             if known is None:
                 self._check_majority(entry, log.voters)
                 self.committed[index] = entry
+                self.committed_in[index] = raft.term
             elif known != entry:
                 raise Violation(f"node {node.id} committed {entry}, but {known} was before")
         node.checked_commit = raft.commit_index
@@ -199,8 +204,9 @@ class RaftNode(SimNode):
         """Create the files of a directory. An empty node knows no voters."""
         self.directory = directory
         self.hard_state = self.disk.cell("hard-state", HardState())
-        self.stored = self.disk.cell("snapshot", StoredSnapshot(Snapshot(0, 0, voters), 0))
+        self.stored = self.disk.cell("snapshot", StoredSnapshot(Snapshot(), 0))
         self.log = self.disk.log("log")
+        self.log.restore([first_entry(voters)] if voters else [])
 
     def on_start(self) -> None:
         self.log.cut_torn_tail()
@@ -360,10 +366,10 @@ class RaftNode(SimNode):
     def holds_durably(self, entry: Entry, directory: UUID) -> bool:
         if directory != self.directory:
             return True  # the directory is gone; it held what it had acknowledged
-        records = self.log.durable
+        records = [record for record in self.log.durable if record is not TORN]
         position = entry.index - records[0].index if records else -1
         if 0 <= position < len(records):
-            return records[position] is not TORN and bool(records[position].term == entry.term)
+            return bool(records[position].term == entry.term)
         return self.stored.durable.position.index >= entry.index
 
 

@@ -53,8 +53,7 @@ class HardState(NamedTuple):
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     """The position of a snapshot in the log, and the voters there. The host holds its bytes.
 
-    A new cluster begins with a snapshot at index 0 that names the first voters, the same on each of them.
-    An empty node has one without voters.
+    Without arguments, the start of every log. No voters are known there: see `first_entry`.
     """
 
     index: int = NO_INDEX
@@ -79,6 +78,19 @@ def encode_voters(voters: Voters) -> bytes:
 def decode_voters(payload: bytes) -> Voters:
     """Decode the payload of an entry of kind VOTERS."""
     return msgspec.msgpack.decode(payload, type=Voters)
+
+
+def first_entry(voters: Voters) -> Entry:
+    """Return the entry with which a new cluster begins, the same on each of its first voters.
+
+    It is stored before any of them starts. Nodes that join later get it like all others, so that a node
+    without voters is one without a log.
+    """
+    return Entry(NO_INDEX + 1, 1, EntryKind.VOTERS, encode_voters(voters))
+
+
+def is_majority(count: int, voters: Voters) -> bool:
+    return count > len(voters) // 2
 
 
 class RaftMessage(msgspec.Struct, frozen=True, kw_only=True):

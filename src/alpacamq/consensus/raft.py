@@ -4,18 +4,17 @@ The host calls inputs (`step`, `tick`, `propose`, `flushed`, …) and then perfo
 Nothing that counts leaves before the write that it depends on is durable: a vote, the acknowledgement of
 entries, a request for votes. The leader counts itself by its durable log, but sends entries before.
 
-Replication is stop-and-wait: one message with entries is under way to each node, and everything proposed
-meanwhile goes into the next. Voters are an entry of the log and in force once appended; they change by one
-voter at a time, so that any two majorities share a node. Other nodes are observers, and never counted.
+Voters are an entry of the log and in force once appended; they change by one voter at a time, so that any
+two majorities share a node. What a leader does is in `leader.py`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
-from alpacamq.model.errors import InvalidVoters, NotController, RateLimited
+from alpacamq.model.errors import InvalidVoters, NotController
 from alpacamq.model.ids import BrokerId
 
+from .leader import Leader
 from .log import RaftLog
 from .messages import (
     NO_INDEX,
@@ -24,7 +23,6 @@ from .messages import (
     AppendRequest,
     CampaignNow,
     Entry,
-    EntryKind,
     HardState,
     Hello,
     Message,
@@ -41,38 +39,8 @@ from .messages import (
     VoteRequest,
     VoteResponse,
     Voters,
-    encode_voters,
+    is_majority,
 )
-
-# An append without an answer is sent again, an observer without a sign of life is forgotten.
-RESEND_HEARTBEATS = 2
-OBSERVER_ELECTIONS = 10
-
-
-@dataclass(slots=True)
-class Peer:
-    """The leader's knowledge of another node. Its durable log equals the leader's up to `match_index`."""
-
-    id: BrokerId
-    directory: UUID
-    next_index: int
-    heard_ms: int
-    match_index: int = NO_INDEX
-    # The last entry under way, and the time until which nothing but heartbeats is sent.
-    pending_index: int | None = None
-    wait_until_ms: int = 0
-    commit_sent: int = NO_INDEX
-    snapshot_index: int | None = None
-    is_heartbeat_due: bool = False
-
-
-@dataclass(slots=True)
-class Transfer:
-    """A transfer of leadership in progress."""
-
-    to: BrokerId
-    deadline_ms: int
-    is_sent: bool = False
 
 
 class Raft:
@@ -96,6 +64,7 @@ class Raft:
         `entries` are all entries in the stored log, also those that the snapshot covers. `random` returns
         numbers from 0 up to 1. `contacts` are nodes to ask for a leader, besides the voters.
         """
+        assert snapshot.index > NO_INDEX or not snapshot.voters, "the first voters are an entry"
         self.node_id = node_id
         self.me = Voter(node_id, directory)
         self.role = Role.FOLLOWER
@@ -130,12 +99,7 @@ class Raft:
         self._is_transfer = False
         self._are_votes_requested = False
 
-        # Leader.
-        self._peers: dict[BrokerId, Peer] = {}
-        self._heartbeat_deadline_ms = now_ms
-        self._first_index_of_term = NO_INDEX
-        self._transfer: Transfer | None = None
-        self._uncommitted_bytes = 0
+        self._leading: Leader | None = None
 
         if not self._is_sole_voter():  # which has nobody to wait for
             self._restart_election_timer()
@@ -175,36 +139,26 @@ class Raft:
     @property
     def is_established(self) -> bool:
         """Whether this node leads and has committed an entry of its term, and so knows all committed ones."""
-        return self.role is Role.LEADER and self.commit_index >= self._first_index_of_term
+        return self._leading is not None and self.commit_index >= self._leading.first_index
 
     @property
     def next_deadline_ms(self) -> int:
         """The time at which `tick` has something to do."""
-        return self._heartbeat_deadline_ms if self.role is Role.LEADER else self._election_deadline_ms
+        leading = self._leading
+        return self._election_deadline_ms if leading is None else leading.heartbeat_deadline_ms
 
     def peers(self) -> list[PeerStatus]:
         """Return what the leader knows of the other nodes; nothing on other nodes."""
-        voters = self._log.voters
-        return [
-            PeerStatus(
-                peer.id,
-                peer.directory,
-                Voter(peer.id, peer.directory) in voters,
-                peer.match_index,
-                peer.heard_ms,
-                peer.snapshot_index is not None,
-            )
-            for peer in self._peers.values()
-        ]
+        return [] if self._leading is None else self._leading.peers()
 
     # Inputs.
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by `now_ms`."""
         self._advance_clock(now_ms)
-        if self.role is Role.LEADER:
-            if self._now_ms >= self._heartbeat_deadline_ms:
-                self._lead_on()
+        if self._leading is not None:
+            if self._now_ms >= self._leading.heartbeat_deadline_ms:
+                self._lead_on(self._leading)
         elif self._now_ms >= self._election_deadline_ms:
             self._seek_leader()
 
@@ -213,28 +167,31 @@ class Raft:
         self._advance_clock(now_ms)
         if message.to != self.node_id or message.sender == self.node_id:
             return
-        # Neither moves the term: the one asks before a term begins, the other is from outside the voters.
+        # Neither moves the term: the one asks before a term begins, the other may be no voter.
         if isinstance(message, PreVoteRequest):
             self._on_pre_vote_request(message)
             return
         if isinstance(message, Hello):
-            if self.role is Role.LEADER:
-                self.add_observer(message.sender, message.directory, now_ms)
+            self.add_observer(message.sender, message.directory, now_ms)
             return
         if message.term > self.term:
             if isinstance(message, VoteRequest) and self._must_keep_leader(message):
                 return
             self._become_follower(message.term, None)
-        elif message.term < self.term:
+        elif message.term < self.term and not isinstance(message, PreVoteResponse):
+            # A pre-vote is granted in an earlier term, for one that neither node is in.
             self._refuse_old_term(message)
             return
         match message:
             case AppendRequest():
                 self._on_append_request(message)
             case AppendAccepted():
-                self._on_append_accepted(message)
+                if self._leading is not None:
+                    self._leading.accepted(message, self._now_ms)
+                    self._advance_commit(self._leading)
             case AppendRejected():
-                self._on_append_rejected(message)
+                if self._leading is not None:
+                    self._leading.rejected(message, self._now_ms)
             case VoteRequest():
                 self._on_vote_request(message)
             case VoteResponse():
@@ -252,42 +209,23 @@ class Raft:
         node ceases to lead before, the fate of the proposal is unknown.
         """
         self._advance_clock(now_ms)
-        self._check_leading()
-        if self._uncommitted_bytes + len(payload) > self._settings.max_uncommitted_bytes:
-            raise RateLimited("too many metadata changes wait to be committed")
-        self._uncommitted_bytes += len(payload)
-        return self._append(EntryKind.DATA, payload)
+        return self._accepting_leader().propose(payload)
 
     def change_voters(self, voters: Iterable[Voter], now_ms: int) -> int:
         """Append a change of voters by one, and return its index. In force at once, committed later."""
         self._advance_clock(now_ms)
-        self._check_leading()
-        voters = tuple(sorted(voters))
+        leading = self._accepting_leader()
         if not self.is_established:
             raise InvalidVoters("the controller has not committed an entry of its term yet")
         if not self._is_voter_change_committed():
             raise InvalidVoters("another change of voters is in progress")
-        if not _differ_by_one(self._log.voters, voters):
-            raise InvalidVoters("voters change by one at a time")
-        for voter in voters:
-            if voter not in self._log.voters and not self._is_caught_up(voter):
-                raise InvalidVoters(f"node {voter.id} has not caught up with the metadata log")
-        if not self._has_active_quorum(voters):
-            raise InvalidVoters("a majority of the new voters would not be reachable")
-        return self._append(EntryKind.VOTERS, encode_voters(voters))
+        return leading.change_voters(tuple(sorted(voters)), self._now_ms)
 
     def add_observer(self, node_id: BrokerId, directory: UUID, now_ms: int) -> None:
         """Replicate to a node, if this node leads. Also when it comes back with another directory."""
         self._advance_clock(now_ms)
-        if self.role is not Role.LEADER or node_id == self.node_id:
-            return
-        peer = self._peers.get(node_id)
-        if peer is None and len(self._peers) >= self._settings.max_observers + len(self._log.voters):
-            return
-        if peer is None or peer.directory != directory:
-            peer = self._peers[node_id] = self._new_peer(Voter(node_id, directory))
-        # Not a sign that it hears us: only answers to appends count for the majority.
-        peer.is_heartbeat_due = True
+        if self._leading is not None and node_id != self.node_id:
+            self._leading.add_observer(Voter(node_id, directory), self._now_ms)
 
     def transfer_leadership(self, to: BrokerId | None, now_ms: int) -> None:
         """Hand leadership over to a voter, the most advanced one if None. Proposals are refused meanwhile.
@@ -295,12 +233,7 @@ class Raft:
         The transfer is abandoned if the voter does not take over within an election timeout.
         """
         self._advance_clock(now_ms)
-        self._check_leading()
-        target = self._best_successor() if to is None else to
-        if target is None or target == self.node_id or target not in {voter.id for voter in self.voters}:
-            raise InvalidVoters("leadership can be transferred to another voter only")
-        self._transfer = Transfer(target, self._now_ms + self._settings.election_ms)
-        self._continue_transfer()
+        self._accepting_leader().begin_transfer(to, self._now_ms)
 
     def set_contacts(self, contacts: Iterable[BrokerId]) -> None:
         """Replace the nodes to ask for a leader, besides the voters."""
@@ -318,8 +251,8 @@ class Raft:
             self._vote_due = None
         if self.role is Role.CANDIDATE and not self._are_votes_requested and self._is_vote_durable():
             self._request_votes()
-        if self.role is Role.LEADER:
-            self._advance_commit()
+        if self._leading is not None:
+            self._advance_commit(self._leading)
         elif self._is_ack_due:
             self._acknowledge()
 
@@ -345,7 +278,7 @@ class Raft:
         if snapshot.term > self.term:
             self._become_follower(snapshot.term, None)
         if is_new:
-            assert self.role is not Role.LEADER, "a leader has all committed entries"
+            assert self._leading is None, "a leader has all committed entries"
             self._log.restart_after(snapshot)
             self._applied = snapshot.index
         self.commit_index = snapshot.index
@@ -357,19 +290,14 @@ class Raft:
     def snapshot_sent(self, to: BrokerId, index: int, now_ms: int, *, installed: bool) -> None:
         """Note the end of a SendSnapshot: the node has installed it, or the attempt failed."""
         self._advance_clock(now_ms)
-        peer = self._peers.get(to)
-        if self.role is not Role.LEADER or peer is None or peer.snapshot_index != index:
-            return
-        peer.snapshot_index = None
-        if installed:
-            peer.next_index = max(peer.next_index, index + 1)
-        else:
-            peer.wait_until_ms = self._resend_ms()
+        if self._leading is not None:
+            self._leading.snapshot_sent(to, index, self._now_ms, installed=installed)
 
     def take_ready(self) -> Ready:
         """Return what is to be done, once."""
-        if self.role is Role.LEADER:
-            self._replicate()
+        if self._leading is not None:
+            self._leading.replicate(self.commit_index, self._now_ms)
+            self._collect(self._leading)
         log = self._log
         hard_state = self.hard_state if self.hard_state != self._written_state else None
         install, truncate_from, entries = log.install, log.truncate_from, log.unwritten()
@@ -432,7 +360,7 @@ class Raft:
 
     def _has_current_leader(self) -> bool:
         """Whether a leader was heard within an election timeout. A leader that lost its majority resigns."""
-        if self.role is Role.LEADER:
+        if self._leading is not None:
             return True
         heard_ms = self._leader_heard_ms
         return heard_ms is not None and self._now_ms - heard_ms < self._settings.election_ms
@@ -457,44 +385,8 @@ class Raft:
         """Whether this node, after a crash, would still refuse leaders of earlier terms."""
         return self._durable_state.term == self.term
 
-    def _may_commit(self, index: int) -> bool:
-        """Whether an entry that a majority has is committed: in the leader's own term only.
-
-        An entry of an earlier term can be replaced even if a majority has it.
-        """
-        return index > self.commit_index and self._log.term_at(index) == self.term
-
     def _is_voter_change_committed(self) -> bool:
         return self._log.voters_index <= self.commit_index
-
-    def _is_caught_up(self, voter: Voter) -> bool:
-        peer = self._peers.get(voter.id)
-        return (
-            peer is not None
-            and peer.directory == voter.directory
-            and peer.match_index + self._settings.max_catch_up_entries >= self._log.last_index
-        )
-
-    def _has_active_quorum(self, voters: Voters) -> bool:
-        """Whether the leader heard from a majority within an election timeout."""
-        return _is_majority(sum(map(self._is_active, voters)), voters)
-
-    def _is_active(self, voter: Voter) -> bool:
-        if voter == self.me:
-            return True
-        peer = self._peers.get(voter.id)
-        return (
-            peer is not None
-            and peer.directory == voter.directory
-            and self._now_ms - peer.heard_ms < self._settings.election_ms
-        )
-
-    def _durable_index_of(self, voter: Voter) -> int:
-        """Return how far the durable log of a voter is known to equal the leader's."""
-        if voter == self.me:
-            return self._log.flushed_index
-        peer = self._peers.get(voter.id)
-        return peer.match_index if peer is not None and peer.directory == voter.directory else NO_INDEX
 
     def _is_sole_voter(self) -> bool:
         return self._log.voters == (self.me,)
@@ -519,8 +411,7 @@ class Raft:
             self._restart_election_timer()
         self.role = Role.FOLLOWER
         self.leader = leader
-        self._peers = {}
-        self._transfer = None
+        self._leading = None
 
     def _seek_leader(self) -> None:
         """Run for leader, or ask for one as an observer."""
@@ -543,7 +434,9 @@ class Raft:
         if self._is_elected():
             self._campaign(is_transfer=False)
             return
-        for voter in self._other_voters():
+        for voter in self._log.voters:
+            if voter.id == self.node_id:
+                continue
             self._messages.append(
                 PreVoteRequest(
                     term=self.term,
@@ -570,7 +463,9 @@ class Raft:
         self._are_votes_requested = True
         if self.is_voter:
             self._granted.add(self.node_id)
-        for voter in self._other_voters():
+        for voter in self._log.voters:
+            if voter.id == self.node_id:
+                continue
             self._messages.append(
                 VoteRequest(
                     term=self.term,
@@ -586,10 +481,10 @@ class Raft:
             self._become_leader()
 
     def _is_elected(self) -> bool:
-        return _is_majority(sum(voter.id in self._granted for voter in self._log.voters), self._log.voters)
+        return is_majority(sum(voter.id in self._granted for voter in self._log.voters), self._log.voters)
 
     def _on_pre_vote_request(self, request: PreVoteRequest) -> None:
-        if self.role is Role.LEADER and request.sender not in self._peers:
+        if self._leading is not None and not self._leading.knows(request.sender):
             # A node that was removed while it was away: it learns so from the log.
             self.add_observer(request.sender, request.directory, self._now_ms)
         self._messages.append(
@@ -637,7 +532,7 @@ class Raft:
     # Following.
 
     def _on_append_request(self, request: AppendRequest) -> None:
-        assert self.role is not Role.LEADER, "one leader per term"
+        assert self._leading is None, "one leader per term"
         if self.role is not Role.FOLLOWER or self.leader != request.sender:
             self._become_follower(self.term, request.sender)
         self._leader_heard_ms = self._now_ms
@@ -696,168 +591,45 @@ class Raft:
     def _become_leader(self) -> None:
         self.role = Role.LEADER
         self.leader = self.node_id
-        self._peers = {voter.id: self._new_peer(voter) for voter in self._other_voters()}
-        self._heartbeat_deadline_ms = self._now_ms + self._settings.heartbeat_ms
-        self._transfer = None
-        self._uncommitted_bytes = 0
-        self._first_index_of_term = self._append(EntryKind.EMPTY, b"")
+        self._leading = Leader(self.me, self.term, self._log, self._settings, self._now_ms)
 
-    def _new_peer(self, voter: Voter) -> Peer:
-        return Peer(voter.id, voter.directory, self._log.last_index + 1, self._now_ms)
-
-    def _other_voters(self) -> list[Voter]:
-        return [voter for voter in self._log.voters if voter.id != self.node_id]
-
-    def _check_leading(self) -> None:
-        if self.role is not Role.LEADER:
+    def _accepting_leader(self) -> Leader:
+        """Return what this node leads with; raise if it does not lead, or is about to cease."""
+        if self._leading is None:
             raise NotController("this node is not the controller", self.leader)
-        if self._transfer is not None:
-            raise NotController("the controller is handing over to another node", self._transfer.to)
+        if self._leading.transfer is not None:
+            raise NotController("the controller is handing over to another node", self._leading.transfer.to)
+        return self._leading
 
-    def _append(self, kind: EntryKind, payload: bytes) -> int:
-        index = self._log.last_index + 1
-        self._log.append(Entry(index, self.term, kind, payload))
-        return index
-
-    def _lead_on(self) -> None:
+    def _lead_on(self, leading: Leader) -> None:
         """Send heartbeats, unless a majority has been silent for too long."""
-        if not self._has_active_quorum(self._log.voters):
+        if leading.has_active_quorum(self._log.voters, self._now_ms):
+            leading.heartbeat(self._now_ms)
+        else:
             self._become_follower(self.term, None)
+
+    def _advance_commit(self, leading: Leader) -> None:
+        index = leading.quorum_index()
+        if not leading.may_commit(index, self.commit_index):
             return
-        self._heartbeat_deadline_ms = self._now_ms + self._settings.heartbeat_ms
-        if self._transfer is not None and self._now_ms >= self._transfer.deadline_ms:
-            self._transfer = None
-        forget_ms = self._now_ms - OBSERVER_ELECTIONS * self._settings.election_ms
-        voter_ids = {voter.id for voter in self._log.voters}
-        for peer in list(self._peers.values()):
-            if peer.heard_ms < forget_ms and peer.id not in voter_ids:
-                del self._peers[peer.id]
-            peer.is_heartbeat_due = True
-
-    def _replicate(self) -> None:
-        """Send to each node what it lacks, if nothing is under way to it."""
-        for peer in self._peers.values():
-            if peer.snapshot_index is None and self._now_ms >= peer.wait_until_ms:
-                if peer.next_index <= self._log.last_index:
-                    self._send_entries(peer)
-                elif peer.is_heartbeat_due or peer.commit_sent < min(self.commit_index, peer.match_index):
-                    self._send_append(peer, peer.next_index - 1, ())
-            if peer.is_heartbeat_due:
-                prev = peer.match_index if self._log.term_at(peer.match_index) is not None else NO_INDEX
-                self._send_append(peer, prev, ())
-
-    def _send_entries(self, peer: Peer) -> None:
-        if peer.next_index <= self._log.base_index:
-            snapshot = self._log.snapshot
-            peer.snapshot_index = snapshot.index
-            self._snapshots.append(SendSnapshot(peer.id, snapshot.index, snapshot.term))
-            return
-        entries = self._log.batch_from(peer.next_index, self._settings.max_append_bytes)
-        peer.pending_index = entries[-1].index
-        peer.wait_until_ms = self._resend_ms()
-        self._send_append(peer, peer.next_index - 1, entries)
-
-    def _send_append(self, peer: Peer, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        prev_term = self._log.term_at(prev_index)
-        assert prev_term is not None
-        peer.is_heartbeat_due = False
-        peer.commit_sent = min(self.commit_index, prev_index + len(entries))
-        self._messages.append(
-            AppendRequest(
-                term=self.term,
-                sender=self.node_id,
-                to=peer.id,
-                prev_index=prev_index,
-                prev_term=prev_term,
-                commit=self.commit_index,
-                entries=entries,
-            )
-        )
-
-    def _resend_ms(self) -> int:
-        return self._now_ms + RESEND_HEARTBEATS * self._settings.heartbeat_ms
-
-    def _heard_peer(self, message: AppendAccepted | AppendRejected) -> Peer | None:
-        peer = self._peers.get(message.sender)
-        if self.role is not Role.LEADER or peer is None:
-            return None
-        if peer.directory != message.directory:
-            # It came back empty: what was known of it is void.
-            self.add_observer(message.sender, message.directory, self._now_ms)
-            return self._peers[message.sender]
-        peer.heard_ms = self._now_ms
-        return peer
-
-    def _on_append_accepted(self, response: AppendAccepted) -> None:
-        peer = self._heard_peer(response)
-        if peer is None:
-            return
-        peer.match_index = max(peer.match_index, response.match_index)
-        peer.next_index = max(peer.next_index, peer.match_index + 1)
-        if peer.pending_index is not None and peer.match_index >= peer.pending_index:
-            peer.pending_index = None
-            peer.wait_until_ms = 0
-        if peer.snapshot_index is not None and peer.match_index >= peer.snapshot_index:
-            peer.snapshot_index = None
-        self._advance_commit()
-        self._continue_transfer()
-
-    def _on_append_rejected(self, response: AppendRejected) -> None:
-        peer = self._heard_peer(response)
-        # Answers that arrive late say nothing about the append under way.
-        if peer is None or response.prev_index != peer.next_index - 1:
-            return
-        if response.prev_index <= peer.match_index:
-            return  # it lost what it had acknowledged; there is nothing to agree on
-        possible, _ = self._log.last_possible_match(response.hint_index, response.hint_term)
-        lower = min(possible, response.hint_index, response.prev_index - 1) + 1
-        peer.next_index = max(peer.match_index + 1, lower)
-        peer.pending_index = None
-        peer.wait_until_ms = 0
-
-    def _advance_commit(self) -> None:
-        voters = self._log.voters
-        durable = sorted(map(self._durable_index_of, voters), reverse=True)
-        index = durable[len(voters) // 2]
-        if not self._may_commit(index):
-            return
-        for entry in self._log.between(self.commit_index + 1, index):
-            self._uncommitted_bytes = max(0, self._uncommitted_bytes - len(entry.payload))
+        leading.note_committed(self._log.between(self.commit_index + 1, index))
         self.commit_index = index
         if self._is_voter_change_committed() and not self.is_voter:
-            self._resign()
+            self._resign(leading)
 
-    def _resign(self) -> None:
+    def _resign(self, leading: Leader) -> None:
         """Give up leadership after the removal of this node was committed."""
-        self._replicate()
-        successor = self._best_successor()
+        leading.replicate(self.commit_index, self._now_ms)
+        successor = leading.best_successor(self._now_ms)
         if successor is not None:
-            self._messages.append(CampaignNow(term=self.term, sender=self.node_id, to=successor))
+            leading.ask_to_campaign(successor)
+        self._collect(leading)
         self._become_follower(self.term, None)
 
-    def _best_successor(self) -> BrokerId | None:
-        others = [voter for voter in self._other_voters() if self._is_active(voter)]
-        best = max(others, key=self._durable_index_of, default=None)
-        return None if best is None else best.id
-
-    def _continue_transfer(self) -> None:
-        transfer = self._transfer
-        if transfer is None or transfer.is_sent:
-            return
-        peer = self._peers.get(transfer.to)
-        if peer is not None and peer.match_index == self._log.last_index:
-            transfer.is_sent = True
-            self._messages.append(CampaignNow(term=self.term, sender=self.node_id, to=transfer.to))
-
-
-def _is_majority(count: int, voters: Voters) -> bool:
-    return count > len(voters) // 2
-
-
-def _differ_by_one(old: Voters, new: Voters) -> bool:
-    """Whether one voter is added or removed. Any two majorities then have a voter in common."""
-    has_unique_ids = len({voter.id for voter in new}) == len(new)
-    return bool(new) and has_unique_ids and len(set(old) ^ set(new)) == 1
+    def _collect(self, leading: Leader) -> None:
+        self._messages += leading.messages
+        self._snapshots += leading.snapshots
+        leading.messages, leading.snapshots = [], []
 
 
 def _recovered_log(snapshot: Snapshot, entries: Sequence[Entry]) -> RaftLog:
