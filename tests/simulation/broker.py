@@ -23,7 +23,16 @@ from alpacamq.cluster.decisions import Decision
 from alpacamq.cluster.image import Change, ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.topics import configured_min_isr
-from alpacamq.consensus.messages import EntryKind, HardState, RaftSettings, Ready, Role, Snapshot, Voter
+from alpacamq.consensus.messages import (
+    EntryKind,
+    HardState,
+    RaftSettings,
+    Ready,
+    Role,
+    Snapshot,
+    Voter,
+    first_entry,
+)
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import (
     AlpacaError,
@@ -186,8 +195,8 @@ class BrokerNode(SimNode):
     def __init__(self, cluster: "Cluster", node_id: int, voters: tuple[Voter, ...]) -> None:
         super().__init__(cluster.simulation, node_id)
         self.cluster = cluster
-        self.first_voters = voters
         self.directory = UUID(int=node_id)
+        self.disk.log("metadata").restore([first_entry(voters)])
 
     # Process.
 
@@ -219,7 +228,7 @@ class BrokerNode(SimNode):
             BrokerId(self.id),
             self.directory,
             hard_state=self.hard_state.value,
-            snapshot=Snapshot(0, 0, self.first_voters),
+            snapshot=Snapshot(),
             entries=self.metadata.records,
             settings=RAFT,
             random=self.simulation.random.random,

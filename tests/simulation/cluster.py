@@ -429,7 +429,6 @@ def wipe_one(cluster: Cluster) -> Fault:
             cluster.seen["lost disks"] += 1
             node.disk.wipe()
             node.directory = UUID(int=cluster.draw_id())
-            node.first_voters = ()
 
     return wipe
 
@@ -475,8 +474,8 @@ def lossy(cluster: Cluster) -> Fault:
         random = simulation.random
         simulation.network.loss = random.choice([0.0, 0.0, 0.02, 0.2])
         simulation.network.duplicates = random.choice([0.0, 0.1])
-        simulation.network.late = random.choice([0.0, 0.01, 0.1])
-        simulation.network.max_late_us = random.choice([400_000, 2_000_000])
+        simulation.network.late = random.choice([0.0, 0.01, 0.1, 0.3])
+        simulation.network.max_late_us = random.choice([300_000, 1_000_000, 3_000_000])
         cluster.client_loss = random.choice([0.0, 0.1])
 
     return change
