@@ -341,6 +341,7 @@ class BrokerNode(SimNode):
         if self.controller is None and raft.is_established and self.applied >= raft.commit_index:
             self.controller_term = raft.term
             self.controller = self.cluster.new_controller(self.image, self.applied, self.now_ms)
+            self.cluster.tell(f"{self.id} is controller")
             self.cluster.seen["controllers"] += 1
             self.simulation.trace("controller", self.id, raft.term)
 
@@ -657,12 +658,16 @@ class BrokerNode(SimNode):
         self.cluster.oracle.check_watermark(
             self, replica.partition.partition, replica.log, replica.high_watermark, high_watermark
         )
+        if replica.leader is not None:
+            self.cluster.tell(f"{self.id} commits up to {high_watermark}")
         replica.high_watermark = high_watermark
         replica.log.store_watermark(high_watermark)
 
     def send_proposal(self, replica: Replica, proposal: ProposeIsr) -> None:
         leader = replica.leader
         assert self.broker_epoch is not None
+        members = " ".join(str(member.broker_id) for member in proposal.isr)
+        self.cluster.tell(f"{self.id} proposes in sync {members}")
         command = AlterPartitions(
             broker_id=BrokerId(self.id),
             broker_epoch=self.broker_epoch,
@@ -820,6 +825,7 @@ class BrokerNode(SimNode):
     def cut(self, replica: Replica, offset: int) -> None:
         log, epoch = replica.log, replica.follower.leader_epoch
         replica.is_cutting = True
+        self.cluster.tell(f"{self.id} truncates from {log.end} to {offset}")
         self.cluster.seen["truncations"] += 1
         self.cluster.seen["truncated records"] += log.end - offset
         log.truncate(offset)
