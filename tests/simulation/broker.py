@@ -612,11 +612,8 @@ class BrokerNode(SimNode):
             return
         last, offset = log.last_offsets.get(producer, (-1, -1))
         if sequence > last + 1:
-            # The client sends one after the other, so what it sent before was acknowledged.
-            if leader.covers_former_epochs:
-                self.cluster.oracle.fail(
-                    f"node {self.id} leads without {producer}/{sequence - 1}, which was acknowledged"
-                )
+            # The client sends one after the other, so what it sent before was acknowledged by a later leader.
+            self.cluster.oracle.check_gap(self, partition, leader.leader_epoch, producer, sequence)
             reply(NotLeader("wait", None))
             return
         if sequence > last:

@@ -192,6 +192,14 @@ class Oracle:
         if len(durable_records(node.disk, str(partition))) < offset:
             raise Violation(f"node {node.id} reports {offset} before it is durable")
 
+    def check_gap(
+        self, node: BrokerNode, partition: PartitionId, epoch: int, producer: int, sequence: int
+    ) -> None:
+        """Only a leader whose epoch has ended can lack records that were acknowledged."""
+        state = self.image.partition(partition)
+        if state is not None and state.leader_epoch == epoch:
+            raise Violation(f"leader {node.id} lacks {producer}/{sequence - 1}, which was acknowledged")
+
     def check_ack(self, partition: int, offset: int, log: ReplicaLog) -> None:
         """Only committed records are acknowledged."""
         committed = self.committed[partition]
