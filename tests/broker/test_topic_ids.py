@@ -3,6 +3,7 @@
 And one that exists, but not here, is not taken for a deleted one.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.queues.messages import Acquired, Action, ReceiveRequest
 
 from .open_brokers import eventually, running, sent, stored
-from .queue_steps import ORDERS, acknowledge, settle, values
+from .queue_steps import ORDERS, acknowledge, settle, values, waits
 from .transactions import begun, end
 
 GROUP = "readers"
@@ -91,6 +92,12 @@ async def test_a_recreated_topic_has_no_queues(tmp_path: Path, monkeypatch: pyte
         (first,) = await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
         assert first.record.value == b"first"
         await acknowledge(broker, first)
+        await recreate(broker, "orders")
+        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
+        await eventually(lambda: waits(broker))
+        await sent(broker, "orders", b"arrives")
+        async with asyncio.timeout(10):
+            assert values(await waiting) == [b"arrives"]
         await recreate(broker, "orders")
         await sent(broker, "orders", b"third", b"fourth")
     async with running(tmp_path) as broker:
