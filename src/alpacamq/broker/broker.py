@@ -6,6 +6,7 @@ APIs receive this object and nothing below it.
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.consensus.messages import RaftSettings, Voter, first_entry
+from alpacamq.consensus.messages import RaftSettings, Voter, Voters, first_entry
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -25,7 +26,7 @@ from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
+from alpacamq.model.errors import AlpacaError, DamagedLog, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -165,6 +166,13 @@ class Broker:
         """
         self.open_directory()
         self._open_metadata()
+        voters = [voter.id for voter in self.metadata.quorum.voters]
+        if voters != [self.settings.node_id]:
+            raise InvalidConfig(
+                f"{self.settings.data_directory} belongs to a cluster of several nodes"
+                + (f" ({', '.join(map(str, voters))})" if voters else "")
+                + "; name them with cluster.nodes or cluster.dns"
+            )
         try:
             self.metadata.quorum.elect_alone()
             self.registration.register_alone()
@@ -350,6 +358,14 @@ class Broker:
         except TimeoutError:
             log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
+    async def leave(self) -> None:
+        """Hand leadership over to other brokers, if there are any, before the APIs are closed."""
+        if self.member is not None:
+            await self.registration.leave()
+            if self.metadata.is_controller:
+                with suppress(AlpacaError):  # there is no other voter
+                    self.metadata.quorum.transfer_leadership()
+
     async def close(self) -> None:
         """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
@@ -493,13 +509,19 @@ class Broker:
         recovered = self._store.recover()
         if recovered is None:
             # A node that joined later gets the log from the others.
-            return self._found_cluster() if self._directory.identity.voters else EMPTY
+            return self._found_cluster() if self._founders() else EMPTY
         return self._adopt(recovered) if recovered.is_legacy else recovered
+
+    def _founders(self) -> Voters:
+        """Return the voters that founded the cluster; none on a node that joined it later."""
+        stored = self._directory.identity.voters
+        if stored or self.member is not None:
+            return tuple(Voter(each.node_id, each.directory_id) for each in stored)
+        return (Voter(self.settings.node_id, self._directory.directory_id),)
 
     def _found_cluster(self) -> Recovered:
         """Begin the metadata of a new cluster with the voters that founded it."""
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        self._store.write(None, None, [first_entry(voters)])
+        self._store.write(None, None, [first_entry(self._founders())])
         recovered = self._store.recover()
         assert recovered is not None, "the first entry was written"
         return recovered
@@ -509,8 +531,8 @@ class Broker:
         image = ClusterImage()
         image.apply(stored.changes)
         changes = [*stored.changes, *adopt(image, self.settings.node_id, partial(self._stored_epoch, image))]
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        snapshot = msgspec.structs.replace(stored.snapshot, voters=voters)
+        founders = self._founders() or (Voter(self.settings.node_id, self._directory.directory_id),)
+        snapshot = msgspec.structs.replace(stored.snapshot, voters=founders)
         try:
             self._store.write_snapshot(snapshot, changes)
         except StorageFailed as error:

@@ -278,6 +278,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 announce(config, bound, http_apis, started_at)
                 await stop.wait()
                 log.info("stopping")
+                await broker.leave()
             for task in running:
                 task.cancel()
     finally:
