@@ -10,7 +10,8 @@ import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.partition.group_commit import GroupCommit
-from alpacamq.broker.partition.leader import Append, Partition, append
+from alpacamq.broker.partition.appends import Append
+from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import read_header
