@@ -23,7 +23,16 @@ from alpacamq.cluster.decisions import Decision
 from alpacamq.cluster.image import ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.topics import configured_min_isr
-from alpacamq.consensus.messages import EntryKind, HardState, RaftSettings, Ready, Role, Snapshot, Voter
+from alpacamq.consensus.messages import (
+    EntryKind,
+    HardState,
+    RaftSettings,
+    Ready,
+    Role,
+    Snapshot,
+    Voter,
+    first_entry,
+)
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import (
     AlpacaError,
@@ -187,8 +196,8 @@ class BrokerNode(SimNode):
     def __init__(self, cluster: "Cluster", node_id: int, voters: tuple[Voter, ...]) -> None:
         super().__init__(cluster.simulation, node_id)
         self.cluster = cluster
-        self.first_voters = voters
         self.directory = UUID(int=node_id)
+        self.disk.log("metadata").restore([first_entry(voters)])
 
     # Process.
 
@@ -220,7 +229,7 @@ class BrokerNode(SimNode):
             BrokerId(self.id),
             self.directory,
             hard_state=self.hard_state.value,
-            snapshot=Snapshot(0, 0, self.first_voters),
+            snapshot=Snapshot(),
             entries=self.metadata.records,
             settings=RAFT,
             random=self.simulation.random.random,
@@ -333,6 +342,7 @@ class BrokerNode(SimNode):
         if self.controller is None and raft.is_established and self.applied >= raft.commit_index:
             self.controller_term = raft.term
             self.controller = self.cluster.new_controller(self.image, self.applied, self.now_ms)
+            self.cluster.tell(f"{self.id} is controller")
             self.cluster.seen["controllers"] += 1
             self.simulation.trace("controller", self.id, raft.term)
 
@@ -603,11 +613,8 @@ class BrokerNode(SimNode):
             return
         last, offset = log.last_offsets.get(producer, (-1, -1))
         if sequence > last + 1:
-            # The client sends one after the other, so what it sent before was acknowledged.
-            if leader.covers_former_epochs:
-                self.cluster.oracle.fail(
-                    f"node {self.id} leads without {producer}/{sequence - 1}, which was acknowledged"
-                )
+            # The client sends one after the other, so what it sent before was acknowledged by a later leader.
+            self.cluster.oracle.check_gap(self, partition, leader.leader_epoch, producer, sequence)
             reply(NotLeader("wait", None))
             return
         if sequence > last:
@@ -649,12 +656,16 @@ class BrokerNode(SimNode):
         self.cluster.oracle.check_watermark(
             self, replica.partition.partition, replica.log, replica.high_watermark, high_watermark
         )
+        if replica.leader is not None:
+            self.cluster.tell(f"{self.id} commits up to {high_watermark}")
         replica.high_watermark = high_watermark
         replica.log.store_watermark(high_watermark)
 
     def send_proposal(self, replica: Replica, proposal: ProposeIsr) -> None:
         leader = replica.leader
         assert self.broker_epoch is not None
+        members = " ".join(str(member.broker_id) for member in proposal.isr)
+        self.cluster.tell(f"{self.id} proposes in sync {members}")
         command = AlterPartitions(
             broker_id=BrokerId(self.id),
             broker_epoch=self.broker_epoch,
@@ -812,6 +823,7 @@ class BrokerNode(SimNode):
     def cut(self, replica: Replica, offset: int) -> None:
         log, epoch = replica.log, replica.follower.leader_epoch
         replica.is_cutting = True
+        self.cluster.tell(f"{self.id} truncates from {log.end} to {offset}")
         self.cluster.seen["truncations"] += 1
         self.cluster.seen["truncated records"] += log.end - offset
         log.truncate(offset)

@@ -6,6 +6,7 @@ APIs receive this object and nothing below it.
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.consensus.messages import RaftSettings, Voter, first_entry
+from alpacamq.consensus.messages import RaftSettings, Voter, Voters, first_entry
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -25,7 +26,7 @@ from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
+from alpacamq.model.errors import AlpacaError, DamagedLog, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -38,12 +39,13 @@ from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
+from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
 from .metadata.quorum import Quorum
 from .metadata.registration import Registration, RegistrationSettings
+from .metadata.store import EMPTY, MetadataStore, Recovered
 from .metadata.store import IDENTITY as METADATA_IDENTITY
 from .metadata.store import TOPIC_ID as METADATA_ID
-from .metadata.store import MetadataStore, Recovered
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition, WriteBatcher
@@ -98,6 +100,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     delays: DelaySettings = DelaySettings()
     tracing: TracingSettings | None = TracingSettings()  # None: disabled
     registration: RegistrationSettings = RegistrationSettings()
+    controller: ControllerSettings = ControllerSettings()
+    member: MemberSettings | None = None  # None: a cluster of this node only
 
 
 class Broker:
@@ -139,6 +143,8 @@ class Broker:
         self._staged = WriteBatcher()
         self.recovery = RecoveryProgress(self.clock)
         self.event_loop = EventLoopWatch()
+        # None for a cluster of this node only.
+        self.member: Member | None = None
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -154,12 +160,34 @@ class Broker:
             self._end_recovery()
 
     def begin(self) -> None:
-        """Lock the data directory and read the list of topics. Blocking; `recover` follows."""
+        """Lock the data directory and read the list of topics, as a cluster of this node only.
+
+        Blocking; `recover` follows.
+        """
+        self.open_directory()
+        self._open_metadata()
+        voters = [voter.id for voter in self.metadata.quorum.voters]
+        if voters != [self.settings.node_id]:
+            raise InvalidConfig(
+                f"{self.settings.data_directory} belongs to a cluster of several nodes"
+                + (f" ({', '.join(map(str, voters))})" if voters else "")
+                + "; name them with cluster.nodes or cluster.dns"
+            )
+        try:
+            self.metadata.quorum.elect_alone()
+            self.registration.register_alone()
+        except StorageFailed as error:
+            # A full disk must not prevent a start: what is stored can be read.
+            log.warning("metadata_not_writable", reason=str(error))
+            self.metadata.apply_stored(self._recovered.entries)
+        self._build()
+
+    def open_directory(self) -> None:
+        """Lock the data directory. Blocking."""
         settings = self.settings
         self._directory = DataDirectory(settings.data_directory, self._disk, settings.node_id)
-        self._directory.open()
-        self.cluster_id = self._directory.cluster_id
-        storage = Storage(
+        self._directory.open(founds_cluster=settings.member is None)
+        self._storage = Storage(
             disk=self._disk,
             clock=self._retention_clock,
             handles=FileHandles(self._disk, settings.open_files),
@@ -167,13 +195,35 @@ class Broker:
             checkpoint_bytes=settings.checkpoint_bytes,
             has_every_write=self._directory.last_stop is not LastStop.POWER_LOST,
         )
+        if settings.member is not None:
+            self.member = Member(settings.member, settings.node_id, self._directory)
+
+    async def join(self) -> None:
+        """Join or found the cluster, take part in its metadata log, and register. `recover` follows.
+
+        The cluster listener serves the handlers of `member`, and `member.run` runs. Retries until it is done.
+        """
+        assert self.member is not None, "a node without other nodes begins with `begin`"
+        loop = asyncio.get_running_loop()
+        await self.member.bootstrap.run()
+        await loop.run_in_executor(None, self._open_metadata)
+        self.member.attach(self.metadata)
+        self.metadata.start()
+        await self.registration.register()
+        await loop.run_in_executor(None, self._build)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._directory.cluster_id
+
+    def _build(self) -> None:
+        """Build everything on top of the metadata. Blocking."""
+        settings, metadata = self.settings, self.metadata
         self.tracing = self._open_tracing()
-        self.metadata = metadata = self._open_metadata(storage)
-        self.clock.resume(metadata.image.time_ms)
-        self._retention_clock.resume(metadata.image.time_ms)
+        self._resume_clocks(metadata.image.time_ms)
         self.replicas = Replicas(
             self._directory.partitions,
-            storage,
+            self._storage,
             self._flushes,
             self.work_threads,
             tracing=self.tracing,
@@ -308,11 +358,20 @@ class Broker:
         except TimeoutError:
             log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
+    async def leave(self) -> None:
+        """Hand leadership over to other brokers, if there are any, before the APIs are closed."""
+        if self.member is not None:
+            await self.registration.leave()
+            if self.metadata.is_controller:
+                with suppress(AlpacaError):  # there is no other voter
+                    self.metadata.quorum.transfer_leadership()
+
     async def close(self) -> None:
         """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
         await self.metadata.stop()
+        await self.topics.finish()  # differences that came last
         # Housekeeping may still run in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         partitions = list(self.topics.all_partitions())
@@ -390,47 +449,49 @@ class Broker:
         tracing.open()
         return tracing
 
-    def _open_metadata(self, storage: Storage) -> Metadata:
-        """Open the metadata log, and take part in it as its only voter."""
-        settings, directory = self.settings, self._directory
+    def _open_metadata(self) -> None:
+        """Open the metadata log of this node. Blocking."""
+        settings, directory, member = self.settings, self._directory, self.member
         name = directory_name(METADATA_IDENTITY, METADATA_ID)
         try:
-            self._store = MetadataStore(directory.partitions / name, directory.snapshots / name, storage)
-            recovered = self._store.recover()
-            if recovered is None:
-                recovered = self._found_cluster()
-            elif recovered.is_legacy:
-                recovered = self._adopt(recovered)
+            self._store = MetadataStore(
+                directory.partitions / name, directory.snapshots / name, self._storage
+            )
+            self._recovered = self._recover_metadata()
         except (DamagedLog, StorageFailed) as error:
             raise StorageFailed(
                 f"cannot read the list of topics: {error}; for ways to repair it, run "
                 f"`alpacamq repair --data-dir {settings.data_directory}`"
             ) from error
-        metadata = Metadata(
+        self.metadata = Metadata(
             self._store,
-            recovered,
+            self._recovered,
             node_id=settings.node_id,
             clock=self._retention_clock,
             executor=self._flush_threads,
-            settings=ControllerSettings(
+            settings=msgspec.structs.replace(
+                settings.controller,
                 limits=settings.limits,
                 topic_defaults=settings.topic_defaults,
                 record_time_ms=TIME_RECORD_SECONDS * 1000,
             ),
+            resume_clocks=self._resume_clocks,
         )
         quorum = Quorum(
             self._store,
-            recovered,
+            self._recovered,
             node_id=settings.node_id,
             directory_id=directory.directory_id,
-            settings=RaftSettings(),
+            settings=RaftSettings() if member is None else member.raft_settings,
             clock=self._retention_clock,
             executor=self._flush_threads,
-            listener=metadata,
+            listener=self.metadata,
+            outgoing=None if member is None else member.network,
+            contacts=() if member is None else member.contacts,
         )
-        metadata.connect(quorum)
+        self.metadata.connect(quorum, None if member is None else member.network.forward)
         self.registration = Registration(
-            metadata,
+            self.metadata,
             node_id=settings.node_id,
             directory_id=directory.directory_id,
             epoch_file=directory.snapshots / name / "broker-epoch",
@@ -438,19 +499,29 @@ class Broker:
             disk=self._disk,
             clock=self._retention_clock,
         )
-        try:
-            quorum.elect_alone()
-            self.registration.register_alone()
-        except StorageFailed as error:
-            # A full disk must not prevent a start: what is stored can be read.
-            log.warning("metadata_not_writable", reason=str(error))
-            metadata.apply_stored(recovered.entries)
-        return metadata
+
+    def _resume_clocks(self, time_ms: int) -> None:
+        """Continue from the last recorded time, if the machine's clock is far ahead of it."""
+        self.clock.resume(time_ms)
+        self._retention_clock.resume(time_ms)
+
+    def _recover_metadata(self) -> Recovered:
+        recovered = self._store.recover()
+        if recovered is None:
+            # A node that joined later gets the log from the others.
+            return self._found_cluster() if self._founders() else EMPTY
+        return self._adopt(recovered) if recovered.is_legacy else recovered
+
+    def _founders(self) -> Voters:
+        """Return the voters that founded the cluster; none on a node that joined it later."""
+        stored = self._directory.identity.voters
+        if stored or self.member is not None:
+            return tuple(Voter(each.node_id, each.directory_id) for each in stored)
+        return (Voter(self.settings.node_id, self._directory.directory_id),)
 
     def _found_cluster(self) -> Recovered:
         """Begin the metadata of a new cluster with the voters that founded it."""
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        self._store.write(None, None, [first_entry(voters)])
+        self._store.write(None, None, [first_entry(self._founders())])
         recovered = self._store.recover()
         assert recovered is not None, "the first entry was written"
         return recovered
@@ -460,8 +531,8 @@ class Broker:
         image = ClusterImage()
         image.apply(stored.changes)
         changes = [*stored.changes, *adopt(image, self.settings.node_id, partial(self._stored_epoch, image))]
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        snapshot = msgspec.structs.replace(stored.snapshot, voters=voters)
+        founders = self._founders() or (Voter(self.settings.node_id, self._directory.directory_id),)
+        snapshot = msgspec.structs.replace(stored.snapshot, voters=founders)
         try:
             self._store.write_snapshot(snapshot, changes)
         except StorageFailed as error:
@@ -486,6 +557,7 @@ class Broker:
             self.tracing.restore((each.identity, each.traces) for each in self.topics.all_partitions())
         self._report_recovery()
         self._is_recovered.set()
+        self.registration.ready()
 
     def _report_recovery(self) -> None:
         scanned = cut = 0

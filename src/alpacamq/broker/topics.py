@@ -55,6 +55,7 @@ ID_BYTES = 16
 CONFIGURED_AT_ONCE = 50
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
+STOPPING = "the broker is stopping, and not all partitions have been recovered"
 
 
 def _uninterrupted(
@@ -102,6 +103,7 @@ class Topics:
         self.power_lost = power_lost
         self.find = replicas.led
         self._loading: Loading | None = None
+        self._loaded = asyncio.Event()
         # Differences that are not applied yet.
         self._changed: dict[TopicId, None] = {}
         self._deleted: dict[TopicId, Topic] = {}
@@ -110,6 +112,7 @@ class Topics:
         self._current: TopicId | None = None
         self._failures: dict[TopicId, AlpacaError] = {}
         self._waiting: dict[TopicId, list[asyncio.Future[None]]] = {}
+        self._to_reopen: list[TopicId] = []
         self._reopening: asyncio.TimerHandle | None = None
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
@@ -194,6 +197,7 @@ class Topics:
         loading = self._begin_loading(progress, self._admit_recovered)
         loading.run(self._mine())
         self._loading = None
+        self._loaded.set()
 
     async def load_gradually(self, progress: RecoveryProgress) -> bool:
         """Open every partition in threads. Ready ones can be found at once; differences wait until all are.
@@ -209,11 +213,12 @@ class Topics:
         # Loading has its own threads: it may take long, and open partitions need the shared ones.
         is_complete = await loop.run_in_executor(None, loading.run, self._mine())
         await asyncio.sleep(0)  # the last partitions it handed over are admitted
+        self._loaded.set()
         if is_complete:
             self._loading = None
             self._apply_soon()
         else:
-            self._fail_waiting(PartitionNotReady("the broker is stopping, and not all partitions are open"))
+            self._fail_waiting(PartitionNotReady(STOPPING))
         return is_complete
 
     def stop_loading(self) -> None:
@@ -277,6 +282,7 @@ class Topics:
             may_collide=may_collide,
             dry_run=dry_run,
         )
+        await self._begin_change()
         topic = await self._metadata.ask(command)
         if not dry_run:
             await self._applied_to(topic.id)
@@ -289,6 +295,7 @@ class Topics:
 
         Concurrent callers all get the topic that the first of them created.
         """
+        await self._begin_change()
         topic = await self._metadata.ask(CreateTopic(name=name, topic_id=uuid4(), if_absent=True))
         await self._applied_to(topic.id)
         return topic
@@ -313,6 +320,7 @@ class Topics:
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
         """Delete a topic and its files."""
+        await self._begin_change()
         topic = await self._metadata.ask(DeleteTopic(name=name, topic_id=self.image.topic(name).id))
         await self._applied_to(topic.id)
         log.info("topic_deleted", topic=topic.name)
@@ -331,6 +339,7 @@ class Topics:
         command = AddPartitions(
             name=name, partitions=partitions, assignments=tuple(assignments), dry_run=dry_run
         )
+        await self._begin_change()
         topic = await self._metadata.ask(command)
         if not dry_run:
             await self._applied_to(topic.id)
@@ -342,6 +351,7 @@ class Topics:
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
         """Replace a topic's settings by those that `change` returns for it."""
+        await self._begin_change()
         while True:
             before = self.image.topic(name)
             command = ConfigureTopic(
@@ -366,6 +376,7 @@ class Topics:
 
         When this returns, every topic without an override uses them.
         """
+        await self._begin_change()
         while True:
             before = self.image.broker_overrides(name)
             command = ConfigureBroker(
@@ -381,10 +392,18 @@ class Topics:
                 await asyncio.wait({self._applying})
             log.info("broker_configured", broker=name or "all", settings=dict(command.overrides or {}))
 
+    async def _begin_change(self) -> None:
+        """Wait until all partitions are open: an interrupted start must not leave a change half applied."""
+        if self._loading is not None:
+            await self._loaded.wait()
+            if self._loading is not None:
+                raise PartitionNotReady(STOPPING)
+
     async def finish(self) -> None:
         """Return once no change is in progress."""
         if self._reopening is not None:
             self._reopening.cancel()
+            self._reopening = None
         while self._in_progress or self._applying is not None:
             waiting: set[asyncio.Future[Any]] = set(self._in_progress)
             if self._applying is not None:
@@ -528,11 +547,15 @@ class Topics:
             await self._replicas.delete(partition)
 
     def _reopen_later(self, topic_id: TopicId) -> None:
-        def retry() -> None:
-            self._changed[topic_id] = None
-            self._apply_soon()
+        self._to_reopen.append(topic_id)
+        if self._reopening is None:
+            self._reopening = asyncio.get_running_loop().call_later(REOPEN_SECONDS, self._reopen)
 
-        self._reopening = asyncio.get_running_loop().call_later(REOPEN_SECONDS, retry)
+    def _reopen(self) -> None:
+        self._reopening = None
+        self._changed.update(dict.fromkeys(self._to_reopen))
+        self._to_reopen.clear()
+        self._apply_soon()
 
     # Waiting for differences to be applied.
 

@@ -203,6 +203,7 @@ class Controller:
         session = self._sessions.begin(command.id, now_ms)
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
+        session.has_lost_data = is_data_lost
         self._partitions.fenced(command.id, is_data_lost=is_data_lost)
         self._partitions.damaged(command.id, command.damaged)
         epoch = self.image.next_broker_epoch
@@ -223,7 +224,8 @@ class Controller:
         if VERSION_FEATURE not in self.image.features:
             self._pending.put(feature_change(VERSION_FEATURE, CURRENT_LEVEL))
         # Its record comes last: without it, it registers again, and is found to have lost data again.
-        self._pending.put(broker_epochs_change(epoch + 1), broker_change(broker))
+        time = time_change(self.cluster_time_ms(now_ms))
+        self._pending.put(time, broker_epochs_change(epoch + 1), broker_change(broker))
         return broker
 
     def _may_still_run(self, former: BrokerRegistration, command: RegisterBroker, now_ms: int) -> bool:
@@ -257,6 +259,9 @@ class Controller:
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)
         if may_shut_down:
             self._end_session(broker.id)
+        if broker.is_shutting_down and not command.wants_shutdown:
+            broker = msgspec.structs.replace(broker, is_shutting_down=False)
+            self._pending.put(broker_change(broker))
         if broker.is_fenced and is_caught_up and not command.wants_shutdown:
             broker = msgspec.structs.replace(broker, is_fenced=False, active_epoch=broker.epoch)
             self._pending.put(broker_change(broker))

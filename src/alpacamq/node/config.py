@@ -19,6 +19,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB, SETTINGS, ConfigKind, Setting
 from alpacamq.telemetry import Format, Level
 
+from .cluster import ClusterConfig, check_cluster
 from .options import (
     PREFIX,
     ConfigError,
@@ -279,6 +280,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Complete configuration of a node, by section."""
 
     node: IdentityConfig = IdentityConfig()
+    cluster: ClusterConfig = ClusterConfig()
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
     sqs: SqsConfig = SqsConfig()
@@ -295,6 +297,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "node": IdentityConfig,
+    "cluster": ClusterConfig,
     "kafka": KafkaConfig,
     "http": HttpConfig,
     "sqs": SqsConfig,
@@ -411,6 +414,7 @@ def _check_together(config: NodeConfig) -> None:
             f"topics.default_partitions ({topics.default_partitions}) must be at most "
             f"topics.max_partitions ({topics.max_partitions})"
         )
+    check_cluster(config.cluster, config.node.id)
     check_http("http", config.http)
     check_http("sqs", config.sqs)
     check_sqs(config.sqs)

@@ -17,7 +17,10 @@ from alpacamq.model.errors import AlpacaError
 SUMMARY = "Durable message broker: one log, read as a log or as a queue."
 # Options of the command line and the configuration keys they set.
 OVERRIDES = {
+    "node_id": "node.id",
     "data_dir": "node.data_dir",
+    "cluster": "cluster.listen",
+    "cluster_nodes": "cluster.nodes",
     "kafka": "kafka.listen",
     "http": "http.listen",
     "sqs": "sqs.listen",
@@ -45,12 +48,19 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--config", type=Path, metavar="FILE", help="configuration file (TOML); see `alpacamq config`"
     )
+    serve.add_argument("--node-id", metavar="N", help="id of this node, unique in its cluster")
     serve.add_argument("--data-dir", metavar="DIR", help="data directory; overrides file and environment")
     serve.add_argument(
         "--kafka", metavar="HOST:PORT", help="address for Kafka clients; port 0 selects a free port"
     )
     serve.add_argument("--http", metavar="HOST:PORT", help="address of the JSON API for HTTP clients")
     serve.add_argument("--sqs", metavar="HOST:PORT", help="address of the SQS API for AWS SDKs")
+    serve.add_argument("--cluster", metavar="HOST:PORT", help="address for other nodes")
+    serve.add_argument(
+        "--cluster-nodes",
+        metavar="ID@HOST:PORT,…",
+        help="nodes that found the cluster, the same list on each; without it, this node is its own cluster",
+    )
     commands.add_parser("config", help="print a configuration file with every option and its default")
     verify = commands.add_parser(
         "verify", help="check every stored batch of a stopped broker against its checksum"

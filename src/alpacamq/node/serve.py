@@ -27,7 +27,10 @@ from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.delay.service import DelaySettings
 from alpacamq.broker.groups import CoordinatorSettings
+from alpacamq.broker.member import CLUSTER_LISTENER
+from alpacamq.broker.metadata.registration import RegistrationSettings
 from alpacamq.broker.queue.host import QueueSettings
+from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
 from alpacamq.coordinator.messages import GroupSettings
@@ -39,6 +42,7 @@ from alpacamq.queues.messages import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
+from .cluster import advertised_for, cluster_listener, member_settings
 from .config import KafkaConfig, NodeConfig
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 
@@ -223,7 +227,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     http_apis = list(open_apis(config, metrics))
     advertised = kafka.advertised_for(bound, socket.gethostname())
     reached = {"kafka": advertised, **{api.name: _reachable(api.address) for api in http_apis}}
-    broker = Broker(broker_settings(config), metrics=metrics)
+    broker = Broker(broker_settings(config, reached), metrics=metrics)
     failure: AlpacaError | None = None
     is_open = False
     try:
@@ -232,7 +236,17 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             starting = RecoveryApp(broker.recovery)
             running = [tasks.create_task(api.recover(starting)) for api in http_apis]
             try:
-                await loop.run_in_executor(None, broker.begin)
+                if config.cluster.is_enabled:
+                    await loop.run_in_executor(None, broker.open_directory)
+                    assert broker.member is not None
+                    nodes = cluster_listener(config.cluster, broker.member)
+                    nodes.bind()
+                    running.append(tasks.create_task(nodes.run()))
+                    running.append(tasks.create_task(broker.member.run()))
+                    if not await _unless_stopped(broker.join(), stop):
+                        raise _Stopped
+                else:
+                    await loop.run_in_executor(None, broker.begin)
                 is_open = True
                 requests = KafkaRequests(Backend(broker=broker, host=advertised.host, port=advertised.port))
                 running.append(tasks.create_task(broker.run()))
@@ -247,6 +261,8 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 if is_recovered and waits_for_all:
                     is_recovered = await _settle(broker, stop)
                     running.append(tasks.create_task(listener.run(requests)))
+            except _Stopped:
+                is_recovered = False
             except AlpacaError as error:
                 failure = error
                 is_recovered = False
@@ -262,6 +278,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 announce(config, bound, http_apis, started_at)
                 await stop.wait()
                 log.info("stopping")
+                await broker.leave()
             for task in running:
                 task.cancel()
     finally:
@@ -270,6 +287,25 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     if failure is not None:
         raise failure
     log.info("stopped")
+
+
+class _Stopped(Exception):
+    """The node was stopped before it had joined its cluster."""
+
+
+async def _unless_stopped(work: Awaitable[None], stop: asyncio.Event) -> bool:
+    """Return whether the work ended before the node was stopped."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        await working
+        return True
+    finally:
+        working.cancel()
+        stopping.cancel()
 
 
 async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
@@ -353,8 +389,12 @@ def _reachable(bound: Address) -> Address:
     return Address(socket.gethostname(), bound.port) if bound.is_wildcard else bound
 
 
-def broker_settings(config: NodeConfig) -> BrokerSettings:
-    """Build the broker's settings from the configuration."""
+def broker_settings(config: NodeConfig, reached: Mapping[str, Address]) -> BrokerSettings:
+    """Build the broker's settings from the configuration and the addresses at which it is reached."""
+    cluster = config.cluster
+    endpoints = dict(reached)
+    if cluster.is_enabled:
+        endpoints[CLUSTER_LISTENER] = advertised_for(cluster, cluster.listen)
     return BrokerSettings(
         node_id=BrokerId(config.node.id),
         data_directory=config.node.data_dir,
@@ -377,6 +417,14 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         queues=_queues(config),
         delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
         tracing=tracing_settings(config.tracing, config.node.id),
+        registration=RegistrationSettings(
+            endpoints=endpoints,
+            rack=cluster.rack or socket.gethostname(),
+            roles=tuple(role.value for role in cluster.roles),
+            heartbeat_ms=cluster.heartbeat_ms,
+        ),
+        controller=ControllerSettings(dead_ms=cluster.dead_ms, replication_factor=cluster.replication_factor),
+        member=member_settings(cluster),
     )
 
 

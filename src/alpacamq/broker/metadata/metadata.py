@@ -20,7 +20,13 @@ from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import ClusterImage, Delta, difference
 from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot
-from alpacamq.model.errors import AlpacaError, NotController, RequestTimedOut
+from alpacamq.model.errors import (
+    AlpacaError,
+    NotController,
+    PeerUnavailable,
+    RequestTimedOut,
+    StorageFailed,
+)
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
@@ -84,8 +90,12 @@ class Metadata:
         clock: Clock,
         executor: Executor,
         settings: ControllerSettings,
+        resume_clocks: Callable[[int], None] = lambda _time_ms: None,
     ) -> None:
-        """Start with the image of the last snapshot; `connect` follows."""
+        """Start with the image of the last snapshot; `connect` follows.
+
+        `resume_clocks` is given the last recorded time before this node uses its own as the cluster's.
+        """
         self.image = ClusterImage()
         self.image.apply(recovered.changes)
         self.applied_index = recovered.snapshot.index
@@ -94,6 +104,7 @@ class Metadata:
         self._clock = clock
         self._executor = executor
         self._settings = settings
+        self._resume_clocks = resume_clocks
         self._quorum: Quorum
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
@@ -113,10 +124,11 @@ class Metadata:
         self._forward = forward
 
     def start(self) -> None:
-        """Take part in the cluster. On the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._quorum.start()
-        self._plan_tick()
+        """Take part in the cluster, if that has not begun. On the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._quorum.start()
+            self._plan_tick()
 
     async def stop(self) -> None:
         """Stop taking part."""
@@ -147,18 +159,24 @@ class Metadata:
 
         Raises NotController if there is none in time, RequestTimedOut if the outcome is unknown.
         """
+        self.start()
+        refusal: NotController | None = None
         try:
             async with asyncio.timeout(timeout_seconds):
                 while True:
+                    refusal = None
                     try:
                         return await self._attempt(command, timeout_seconds)
-                    except NotController as error:
-                        # An election is going on; nothing was proposed.
-                        refusal = error
+                    except (NotController, PeerUnavailable) as error:
+                        # An election is going on, or the former controller has ended: nothing was proposed.
+                        refusal = NotController(str(error), self._quorum.leader)
+                    if self._quorum.failure is not None:
+                        raise StorageFailed(self._quorum.failure)
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
+            if refusal is not None:
+                raise refusal from None
             raise RequestTimedOut(f"no reply of the controller within {timeout_seconds:g} s") from None
-        raise refusal
 
     async def _attempt(self, command: Command[R], timeout_seconds: float) -> R:
         if self._controller is not None:
@@ -284,6 +302,17 @@ class Metadata:
 
     # Snapshots.
 
+    def snapshot(self) -> tuple[Snapshot, ClusterImage]:
+        """Return the position of everything applied so far, and an image of it."""
+        return self._quorum.snapshot_position(self.applied_index), self.image.copy()
+
+    async def install(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        """Store a snapshot that another node has sent, and continue from it."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._store.write_snapshot, snapshot, changes)
+        self._quorum.install_snapshot(snapshot)
+        await self.wait_until_applied(snapshot.index)
+
     def _snapshot_if_due(self) -> None:
         if (
             self._is_taking_snapshot
@@ -318,6 +347,7 @@ class Metadata:
         quorum = self._quorum
         if self._controller is None and quorum.is_established and self.applied_index >= quorum.commit_index:
             self._last = Proposed(quorum.last_index, quorum.term)
+            self._resume_clocks(self.image.time_ms)
             self._controller = Controller(
                 self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
             )

@@ -71,6 +71,9 @@ class Registration:
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
         self.last_contact = clock.monotonic()
+        # Whether the replicas of this broker are open; until then it stays fenced.
+        self.is_ready = False
+        self._is_leaving = False
         self._wake = asyncio.Event()
 
     def register_alone(self) -> None:
@@ -78,16 +81,24 @@ class Registration:
         # The former process of this node has ended: this one has locked its directory.
         self._metadata.connection_lost(self._node_id, is_refused=True)
         self._registered(self._metadata.decide_alone(self._request()))
+        self.is_ready = True
         self._heard(self._metadata.decide_alone(self._heartbeat()))
+
+    async def register(self) -> None:
+        """Register at the controller. Returns once the image of this node has the registration."""
+        while self.epoch == NO_EPOCH:
+            try:
+                found = await self._metadata.ask(self._request())
+                await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
+            except AlpacaError as error:
+                log.warning("broker_not_registered", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def run(self) -> None:
         """Register if that has not been done, and send heartbeats until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
+            await self.register()
             try:
-                if self.epoch == NO_EPOCH:
-                    found = await self._metadata.ask(self._request())
-                    await loop.run_in_executor(None, self._registered, found)
                 self._heard(await self._metadata.ask(self._heartbeat()))
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
@@ -106,18 +117,20 @@ class Registration:
             except TimeoutError:
                 continue
 
-    def hurry(self) -> None:
-        """Send the next heartbeat now."""
+    def ready(self) -> None:
+        """Let the controller unfence this broker: its replicas are open."""
+        self.is_ready = True
         self._wake.set()
 
     async def leave(self) -> None:
         """Have leaders moved to other brokers before this one stops. Returns when it may stop."""
         if self.epoch == NO_EPOCH:
             return
+        self._is_leaving = True
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 while True:
-                    reply = await self._metadata.ask(self._heartbeat(wants_shutdown=True))
+                    reply = await self._metadata.ask(self._heartbeat())
                     if reply.may_shut_down:
                         return
                     await asyncio.sleep(SHUTDOWN_INTERVAL_SECONDS)
@@ -141,12 +154,12 @@ class Registration:
             damaged=self._damaged(),
         )
 
-    def _heartbeat(self, *, wants_shutdown: bool = False) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
-            applied_index=self._metadata.applied_index,
-            wants_shutdown=wants_shutdown,
+            applied_index=self._metadata.applied_index if self.is_ready else 0,
+            wants_shutdown=self._is_leaving,
             damaged=self._damaged(),
             clock_ms=self._clock.now_ms(),
         )

@@ -46,6 +46,10 @@ class Recovered(NamedTuple):
     is_legacy: bool = False
 
 
+# Of a node that has no part of the log yet.
+EMPTY = Recovered(HardState(), Snapshot(), (), ())
+
+
 class MetadataStore:
     """The metadata log of one node on its disk."""
 
@@ -53,6 +57,13 @@ class MetadataStore:
         """Store the log in `directory`, snapshots and the vote in `snapshots`."""
         self._storage = storage
         self._log = PartitionLog.open(directory, CONFIG, storage)
+        try:
+            storage.disk.make_directory(snapshots)
+            storage.disk.sync_directory(snapshots.parent)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StorageFailed(f"cannot create {snapshots}: {error.strerror or error}") from error
         self._snapshots = StateSnapshots(storage.disk, snapshots)
         self._vote = snapshots / _VOTE
 
@@ -80,7 +91,7 @@ class MetadataStore:
     def write(
         self, hard_state: HardState | None, truncate_from: int | None, entries: Sequence[Entry]
     ) -> None:
-        """Write and sync what Raft asks for, in its order."""
+        """Write and sync what Raft asks for, in its order. May be repeated after a failure."""
         if hard_state is not None:
             body = msgspec.msgpack.encode(hard_state)
             try:
@@ -90,7 +101,7 @@ class MetadataStore:
         if truncate_from is not None:
             self._log.truncate_to(truncate_from - 1)
         if entries:
-            for term, of_term in _by_term(entries):
+            for term, of_term in _by_term([each for each in entries if each.index > self._log.end_offset]):
                 self._append(term, of_term)
             self._log.flush_now()
 

@@ -1,0 +1,189 @@
+"""This node as a member of a cluster: links to the other nodes, bootstrap, metadata log, voters."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from alpacamq.cluster.bootstrap import BOOTSTRAP_VALUES, AskHello, Candidates, Propose
+from alpacamq.cluster.image import ClusterImage, Delta
+from alpacamq.consensus.messages import RaftSettings, Voter
+from alpacamq.log.data_directory import DataDirectory
+from alpacamq.model.address import Address
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import BrokerId
+from alpacamq.telemetry.logs import get_logger
+
+from .metadata.metadata import Metadata
+from .metadata.network import (
+    RAFT_MESSAGES,
+    VALUES,
+    ControllerCall,
+    MetadataNetwork,
+    SnapshotChunk,
+)
+from .peers.bootstrap import Bootstrap, Candidate
+from .peers.handshake import LocalNode, read_secret
+from .peers.link import Dialler, Events, Peers
+from .peers.values import Values
+
+log = get_logger(__name__)
+
+CONTROLLER_ROLE = "controller"
+CLUSTER_LISTENER = "cluster"
+# How often the controller looks for nodes that should vote.
+VOTERS_SECONDS = 1.0
+
+
+class NodeAddress(msgspec.Struct, frozen=True):
+    """A node of the configured list, ID@HOST:PORT."""
+
+    id: BrokerId
+    address: Address
+
+
+class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this node takes part in a cluster."""
+
+    nodes: tuple[NodeAddress, ...] = ()
+    # A name whose addresses are nodes, and the voters that a new cluster needs then.
+    dns: Address | None = None
+    voters: int = 0
+    secret_file: Path | None = None
+    roles: tuple[str, ...] = ("broker", CONTROLLER_ROLE)
+    election_ms: int = 1000
+
+
+class Member:
+    """The membership of this node, from its first contact with the others on."""
+
+    def __init__(self, settings: MemberSettings, node_id: BrokerId, directory: DataDirectory) -> None:
+        self._settings = settings
+        self._node_id = node_id
+        self._directory = directory
+        self._incarnation = os.urandom(16)
+        # Without a file the listener is on loopback, and everyone on this machine is trusted.
+        self.secret = b"" if settings.secret_file is None else read_secret(settings.secret_file)
+        self.values = Values(VALUES, BOOTSTRAP_VALUES)
+        self.peers = Peers(
+            Dialler(self.local, self.secret, self.values), Events(on_lost=self._connection_lost)
+        )
+        self.network = MetadataNetwork(self.peers)
+        self.bootstrap = Bootstrap(
+            directory,
+            self._candidates(),
+            self._find_candidates,
+            self.local,
+            self.secret,
+            self.values,
+            may_vote=CONTROLLER_ROLE in settings.roles,
+        )
+        self._metadata: Metadata | None = None
+        self.peers.update({node.id: node.address for node in settings.nodes})
+
+    def local(self) -> LocalNode:
+        """Return this node as it presents itself to others."""
+        return LocalNode(self._node_id, self._directory.cluster_id, self._incarnation)
+
+    @property
+    def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
+        """The calls that this node answers."""
+        return {
+            AskHello: self.bootstrap.hello,
+            Propose: self.bootstrap.propose,
+            ControllerCall: self.network.on_command,
+            SnapshotChunk: self.network.on_chunk,
+        }
+
+    @property
+    def posts(self) -> Mapping[type[msgspec.Struct], Any]:
+        """The messages that this node takes."""
+        return dict.fromkeys(RAFT_MESSAGES, self.network.on_raft_message)
+
+    @property
+    def raft_settings(self) -> RaftSettings:
+        election_ms = self._settings.election_ms
+        return RaftSettings(election_ms=election_ms, heartbeat_ms=max(election_ms // 5, 10))
+
+    @property
+    def contacts(self) -> Sequence[BrokerId]:
+        """The configured nodes, to be asked for a controller."""
+        return [node.id for node in self._settings.nodes if node.id != self._node_id]
+
+    def attach(self, metadata: Metadata) -> None:
+        """Take part in the metadata log."""
+        self._metadata = metadata
+        self.network.attach(metadata)
+        self.peers.identity_changed()
+        metadata.subscribe(self._image_changed)
+        self._update_addresses(metadata.image)
+
+    async def run(self) -> None:
+        """Keep links, and as controller the voters, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.peers.run())
+            while True:
+                await asyncio.sleep(VOTERS_SECONDS)
+                self._admit_voters()
+
+    def _connection_lost(self, node_id: BrokerId, is_refused: bool) -> None:
+        if self._metadata is not None:
+            self._metadata.connection_lost(node_id, is_refused=is_refused)
+
+    def _image_changed(self, delta: Delta) -> None:
+        if delta.brokers and self._metadata is not None:
+            self._update_addresses(self._metadata.image)
+
+    def _update_addresses(self, image: ClusterImage) -> None:
+        """Use the addresses that brokers have registered, and the configured ones of those that have not."""
+        addresses = {node.id: node.address for node in self._settings.nodes}
+        for broker in image.brokers.values():
+            if (endpoint := broker.endpoint(CLUSTER_LISTENER)) is not None:
+                addresses[broker.id] = Address(endpoint.host, endpoint.port)
+        self.peers.update(addresses)
+
+    def _admit_voters(self) -> None:
+        """As controller, make a node a voter that should be one and has caught up; one at a time."""
+        metadata = self._metadata
+        if metadata is None or not metadata.is_controller:
+            return
+        quorum = metadata.quorum
+        voters = {voter.id: voter for voter in quorum.voters}
+        for peer in quorum.peers():
+            broker = metadata.image.brokers.get(peer.id)
+            if peer.is_voter or broker is None or CONTROLLER_ROLE not in broker.roles:
+                continue
+            wanted = dict(voters)
+            if peer.id in voters:
+                # It has another directory: the vote of the lost one goes first.
+                del wanted[peer.id]
+            else:
+                wanted[peer.id] = Voter(peer.id, peer.directory)
+            try:
+                quorum.change_voters(list(wanted.values()))
+                log.info("voters_changed", voters=sorted(wanted))
+            except AlpacaError as error:
+                log.debug("voters_not_changed", node=peer.id, reason=str(error))
+            return
+
+    def _candidates(self) -> Candidates:
+        if self._settings.nodes:
+            return Candidates.listed([node.id for node in self._settings.nodes])
+        return Candidates(size=self._settings.voters)
+
+    async def _find_candidates(self) -> Sequence[Candidate]:
+        if self._settings.nodes:
+            return [Candidate(node.address, node.id) for node in self._settings.nodes]
+        if self._settings.dns is None:
+            return []
+        host, port = self._settings.dns.host, self._settings.dns.port
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            log.warning("nodes_not_resolved", name=host, reason=str(error))
+            return []
+        return [Candidate(Address(str(each[4][0]), port), None) for each in found]
