@@ -23,9 +23,9 @@ from alpacamq.cluster.commands import (
     DeleteTopic,
 )
 from alpacamq.cluster.image import ClusterImage, Delta
-from alpacamq.cluster.partition_state import PartitionId, PartitionState
+from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.partition_state import Replicas as ReplicaIds
-from alpacamq.cluster.topics import BY_DEFAULT
+from alpacamq.cluster.topics import BY_DEFAULT, configured_min_isr
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidUpdateVersion,
@@ -482,6 +482,7 @@ class Topics:
                 log.error("partitions_not_opened", topic=topic.name, reason=str(error))
                 self._reopen_later(topic_id)
                 failure = error
+        await self._settle(topic_id)
         # The image may have changed meanwhile.
         if (topic := self.image.topic_by_id(topic_id)) is None:
             return None
@@ -496,17 +497,29 @@ class Topics:
                 listener.topic_grown(topic.name)
         return failure
 
+    async def _settle(self, topic_id: TopicId) -> None:
+        """Let truncations end before another leader, maybe this broker, continues these logs."""
+        for partition in list(self._replicas.of_topic(topic_id).values()):
+            if partition.following is not None:
+                state = self.image.partition(PartitionId(topic_id, partition.identity.partition))
+                await partition.settled(state)
+
     def _assign_roles(self, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Lead the partitions that the image says this broker leads, and no others."""
+        """Lead the partitions that the image says this broker leads, and follow the leaders of the others."""
         states = self.image.partitions_of(topic.id)
+        configured = configured_min_isr(self.image, topic)
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
-            if state is not None and state.leader == self._node_id:
-                partition.lead(state.leader_epoch)
+            if state is None:
+                self._replicas.set_not_led(partition)
+                partition.stop(NotLeader(f"{partition.identity} is not on this broker"))
+            elif state.leader == self._node_id:
+                partition.lead(state, min_isr(configured, state.replication_factor))
                 self._replicas.set_led(partition)
             else:
                 self._replicas.set_not_led(partition)
+                partition.follow(state)
 
     async def _apply_defaults(self) -> None:
         self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
@@ -514,8 +527,11 @@ class Topics:
         async for some in in_slices(list(self.image.topics.values()), CONFIGURED_AT_ONCE):
             for topic in some:
                 config = self.config_of(topic) if topic.overrides else without_overrides
-                for partition in self._replicas.of_topic(topic.id).values():
+                partitions = list(self._replicas.of_topic(topic.id).values())
+                for partition in partitions:
                     partition.configure(config)
+                # min.insync.replicas may have changed.
+                self._assign_roles(topic, [each for each in partitions if each.is_leading])
 
     async def _remove(self, topic: Topic) -> None:
         """Delete what this broker has of a deleted topic."""
