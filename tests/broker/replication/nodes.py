@@ -90,7 +90,7 @@ class NodeMetadata:
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         self._listeners.append(listener)
 
-    async def ask(self, command: Command[R], timeout_seconds: float = 30) -> R:  # noqa: ARG002
+    async def ask(self, command: Command[R], timeout_seconds: float = 30) -> R:
         await asyncio.sleep(0)
         reply = self._cluster.decide(command)
         if self.loses_replies:
@@ -139,9 +139,7 @@ class ReplicaNode:
             executor=self.threads,
             clock=cluster.clock,
         )
-        self.replicas = Replicas(
-            self.root, storage, self.flushes, self.threads, replication=self.replication
-        )
+        self.replicas = Replicas(self.root, storage, self.flushes, self.threads, replication=self.replication)
         self.topics = Topics(metadata, self.replicas, node_id=self.id, file_defaults={})
         self.fetches = ReplicaFetches(self.topics, self.threads)
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
