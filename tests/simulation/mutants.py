@@ -10,6 +10,7 @@ looked up in `mutants_accepted.txt`; any other is reported, and the run fails.
 import argparse
 import ast
 import copy
+import importlib
 import multiprocessing
 import os
 import sys
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import wait
@@ -33,6 +35,10 @@ SOURCE = ROOT / "src"
 ACCEPTED = Path(__file__).parent / "mutants_accepted.txt"
 TIMEOUT_S = 90.0
 DEFAULT_SEEDS = 150
+FIRST_SEEDS = 8
+# Without the plugins that these tests do not need: they take longer than the tests.
+PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
+PYTEST = ("-q", "-x", "-p", "no:cacheprovider", *(word for plugin in PLUGINS for word in ("-p", plugin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,8 @@ class Mutant:
     function: str
     before: str
     after: str
-    source: str
+    # Called in the process that runs it: it takes longer than all the rest.
+    make_source: Callable[[], str]
 
     @property
     def name(self) -> str:
@@ -138,8 +145,8 @@ def mutants(module: str) -> list[Mutant]:
                     if not function:
                         continue
                     before, after = _shown(child), _shown(variant)
-                    source = _replaced(tree, parent, field, place, variant)
-                    mutant = Mutant(module, line, function, before, after, source)
+                    make_source = partial(_replaced, tree, parent, field, place, variant)
+                    mutant = Mutant(module, line, function, before, after, make_source)
                     found.setdefault(f"{line} {mutant.name}", mutant)
     return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.name))
 
@@ -175,16 +182,12 @@ def _shown(node: ast.AST) -> str:
 
 def _replaced(tree: ast.Module, parent: ast.AST, field: str, place: int | None, variant: ast.AST) -> str:
     original = getattr(parent, field)
-    if place is None:
-        setattr(parent, field, variant)
-        text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(tree)))
+    changed = variant if place is None else [*original[:place], variant, *original[place + 1 :]]
+    setattr(parent, field, changed)
+    try:
+        return ast.unparse(ast.fix_missing_locations(tree))
+    finally:
         setattr(parent, field, original)
-        return text
-    kept = original[place]
-    original[place] = variant
-    text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(tree)))
-    original[place] = kept
-    return text
 
 
 class MutantFinder(MetaPathFinder, Loader):
@@ -192,7 +195,7 @@ class MutantFinder(MetaPathFinder, Loader):
 
     def __init__(self, mutant: Mutant) -> None:
         self._name = "alpacamq." + mutant.module.removesuffix(".py").replace("/", ".")
-        self._source = mutant.source
+        self._source = mutant.make_source()
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname == self._name else None
@@ -202,19 +205,28 @@ class MutantFinder(MetaPathFinder, Loader):
 
 
 def survive(mutant: Mutant, core: Core, seeds: int) -> None:
-    """Run the simulation, then the tests, with the mutant. Runs in a process of its own; 0 if all passes."""
+    """Run the simulation and the tests with the mutant. Runs in a process of its own; 0 if all passes."""
     sys.meta_path.insert(0, MutantFinder(mutant))
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    if core.scenario is not None and not run_until_failure(core.scenario, 0, seeds):
-        os._exit(1)
-    arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *core.tests]
-    os._exit(1 if pytest.main(arguments) else 0)
+
+    def passes(first: int, end: int) -> bool:
+        return core.scenario is None or run_until_failure(core.scenario, first, end - first)
+
+    # Most mutants do not survive a few seeds, which take less time than the tests.
+    first_seeds = min(FIRST_SEEDS, seeds)
+    is_alive = (
+        passes(0, first_seeds) and not pytest.main([*PYTEST, *core.tests]) and passes(first_seeds, seeds)
+    )
+    os._exit(0 if is_alive else 1)
 
 
 def run_all(to_run: Sequence[Mutant], core: Core, seeds: int, processes: int) -> Iterator[Mutant]:
     """Yield the mutants that survive. A mutant that goes on for too long is killed, in both senses."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for shared in (*PLUGINS, "tests.conftest"):
+        importlib.import_module(shared)  # once, not in every process
     context = multiprocessing.get_context("fork")
     left = deque(to_run)
     running: dict[int, tuple[Mutant, BaseProcess, float]] = {}
