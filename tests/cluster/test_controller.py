@@ -290,6 +290,17 @@ def test_a_broker_is_unregistered_only_if_it_is_stopped_and_not_needed() -> None
     assert list(cluster.image.brokers) == [1]
 
 
+def test_what_an_unregistered_broker_held_does_not_count_when_it_comes_back() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (1, 2, 3))
+    cluster.kill(3, 2, 1)
+    assert cluster.state(topic).elr == (1, 2)
+    cluster.ask(UnregisterBroker(broker_id=BrokerId(2)))
+    del cluster.directories[2]
+    cluster.start(2)
+    assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, (1,))
+
+
 # Damage
 
 
@@ -463,6 +474,16 @@ def test_a_broker_that_stops_does_not_wait_for_one_that_hangs() -> None:
     assert cluster.beat(1, wants_shutdown=True).may_shut_down
 
 
+def test_a_broker_that_does_not_stop_after_all_rejoins() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2))
+    cluster.beat(1, wants_shutdown=True)
+    assert failure(cluster.propose(topic, (1, 2)).failure) is IneligibleReplica
+    cluster.beat(1)
+    assert cluster.propose(topic, (1, 2)).failure is None
+    assert cluster.image.broker(1).is_staying
+
+
 # Leaders
 
 
@@ -521,6 +542,17 @@ def test_an_unclean_election_happens_by_itself_only_where_it_is_enabled() -> Non
     enabled = SettingEdit(EditOperation.SET, "unclean.leader.election.enable", "true")
     cluster.ask(ConfigureTopic(name="clean", edits=(enabled,)))
     assert cluster.state(clean).leader == 2
+
+
+def test_an_unclean_election_waits_until_a_new_controller_knows_of_damage() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2), unclean_leader_election_enable="true")
+    cluster.propose(topic, (1,))
+    cluster.fail_over()
+    cluster.kill(1)
+    assert cluster.state(topic).leader is None
+    cluster.beat(2)
+    assert cluster.state(topic).leader == 2
 
 
 # Reassignment

@@ -308,4 +308,4 @@ class ControllerMachine(RuleBasedStateMachine):
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestController.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -17,13 +17,19 @@ THREE = (1, 2, 3)
 
 
 def electorate(
-    running: str, *, leaving: str = "", configured: int | None = None, is_unclean: bool = False
+    running: str,
+    *,
+    leaving: str = "",
+    configured: int | None = None,
+    is_unclean: bool = False,
+    wiped: str = "",
 ) -> Electorate:
     up, out = {int(each) for each in running}, {int(each) for each in leaving}
     return Electorate(
         can_lead=up.__contains__,
         should_lead=(up - out).__contains__,
         can_lead_uncleanly=up.__contains__,
+        has_lost_data=set(map(int, wiped)).__contains__,
         min_isr=configured,
         is_unclean_allowed=is_unclean,
     )
@@ -140,6 +146,8 @@ def test_an_unclean_election_takes_the_last_leader_first() -> None:
     assert (offline.leader, offline.elr, offline.last_leader) == (None, (3,), 3)
     lost = advance(partition("3", leader=3), electorate(""), isr=(), lost=(3,))
     assert (lost.leader, lost.elr, lost.last_leader) == (None, (), None)
+    assert advance(lost, electorate("123", is_unclean=True, wiped="13")).leader == 2
+    assert advance(lost, electorate("13", is_unclean=True, wiped="13")).leader == 1
     no_isr = PartitionState(replicas=THREE, isr=(), last_leader=3)
     after = advance(no_isr, electorate("123", is_unclean=True))
     assert (after.leader, after.isr, after.elr, after.last_leader) == (3, (3,), (), None)

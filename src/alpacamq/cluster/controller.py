@@ -203,6 +203,7 @@ class Controller:
         session = self._sessions.begin(command.id, now_ms)
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
+        session.has_lost_data = is_data_lost
         self._partitions.fenced(command.id, is_data_lost=is_data_lost)
         self._partitions.damaged(command.id, command.damaged)
         epoch = self.image.next_broker_epoch
@@ -257,6 +258,9 @@ class Controller:
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)
         if may_shut_down:
             self._end_session(broker.id)
+        if broker.is_shutting_down and not command.wants_shutdown:
+            broker = msgspec.structs.replace(broker, is_shutting_down=False)
+            self._pending.put(broker_change(broker))
         if broker.is_fenced and is_caught_up and not command.wants_shutdown:
             broker = msgspec.structs.replace(broker, is_fenced=False, active_epoch=broker.epoch)
             self._pending.put(broker_change(broker))

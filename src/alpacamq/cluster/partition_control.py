@@ -128,6 +128,7 @@ class PartitionControl:
             can_lead=can_lead,
             should_lead=should_lead,
             can_lead_uncleanly=can_lead_uncleanly,
+            has_lost_data=self._sessions.has_lost_data,
             min_isr=None if topic is None else configured_min_isr(self._image, topic),
             is_unclean_allowed=is_unclean or (topic is not None and self.is_unclean_allowed(topic)),
         )
