@@ -246,6 +246,16 @@ def test_late_rejections_are_ignored() -> None:
     assert peer.match_index == 5
 
 
+def test_late_acknowledgements_take_nothing_back() -> None:
+    raft = leader(1, 1, 1)
+    raft.step(accepted(raft, TWO, 0), 0)  # the answer to a heartbeat
+    raft.tick(2 * HEARTBEAT_MS)
+    assert (2, 4, [5], 0) in appends(flush(raft))
+    raft.step(accepted(raft, TWO, 5), 0)
+    raft.step(accepted(raft, TWO, 3), 0)
+    assert [peer.match_index for peer in raft.peers() if peer.id == TWO] == [5]
+
+
 def test_a_node_that_comes_back_empty_begins_anew() -> None:
     raft = established()
     raft.add_observer(TWO, voter(2, 99).directory, 0)
@@ -544,6 +554,8 @@ def test_an_acknowledgement_of_the_snapshot_ends_it() -> None:
     assert appends(flush(raft)) == []
     raft.step(accepted(raft, THREE, 4), 0)
     assert appends(flush(raft)) == [(3, 4, [5], 5)]
+    raft.tick(HEARTBEAT_MS)
+    assert appends(flush(raft)) == [(2, 5, [], 5), (3, 4, [], 5)]
 
 
 def test_a_former_leader_ignores_the_end_of_a_snapshot() -> None:
