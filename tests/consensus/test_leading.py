@@ -584,7 +584,7 @@ def test_an_acknowledgement_of_the_snapshot_ends_it() -> None:
     raft.step(rejected(raft, THREE, 1, (0, 0)), 0)
     flush(raft)
     raft.step(accepted(raft, THREE, 0), 0)
-    assert appends(flush(raft)) == []
+    assert snapshots(raft) == []
     assert [peer.is_receiving_snapshot for peer in raft.peers()] == [False, True]
     raft.step(accepted(raft, THREE, 4), 0)
     assert appends(flush(raft)) == [(3, 4, [5], 5)]
