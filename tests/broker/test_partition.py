@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition.group_commit import GroupCommit
 from alpacamq.broker.partition.appends import Append
+from alpacamq.broker.partition.group_commit import GroupCommit
 from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.data_directory import DataDirectory, LastStop

@@ -90,7 +90,7 @@ class NodeMetadata:
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         self._listeners.append(listener)
 
-    async def ask(self, command: Command[R], timeout_seconds: float = 30) -> R:  # noqa: ARG002
+    async def ask(self, command: Command[R], timeout_seconds: float = 30) -> R:
         await asyncio.sleep(0)
         reply = self._cluster.decide(command)
         if self.loses_replies:
@@ -139,9 +139,7 @@ class ReplicaNode:
             executor=self.threads,
             clock=cluster.clock,
         )
-        self.replicas = Replicas(
-            self.root, storage, self.flushes, self.threads, replication=self.replication
-        )
+        self.replicas = Replicas(self.root, storage, self.flushes, self.threads, replication=self.replication)
         self.topics = Topics(metadata, self.replicas, node_id=self.id, file_defaults={})
         self.fetches = ReplicaFetches(self.topics, self.threads)
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
@@ -160,8 +158,8 @@ class ReplicaNode:
         self._tasks = [asyncio.create_task(run()) for run in runners]
         await self.listener.listening.wait()
 
-    async def kill(self) -> None:
-        """End without a word: nothing is flushed, as if by SIGKILL."""
+    async def kill(self, *, flushes: bool = False) -> None:
+        """End without a word: nothing is flushed, as if by SIGKILL, unless `flushes`."""
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -171,7 +169,10 @@ class ReplicaNode:
             await self.flushes.quiesce(partition)
         self.threads.shutdown()
         for partition in partitions:
-            partition.log._release()
+            if flushes:
+                partition.log.close()
+            else:
+                partition.log._release()
         del self._cluster.nodes[self.id]
         for result in results:
             if isinstance(result, Exception):
@@ -249,9 +250,9 @@ class ReplicaCluster:
             each.peers.update(addresses)
         return node
 
-    async def kill(self, node_id: int, *, notices: bool = True) -> None:
+    async def kill(self, node_id: int, *, notices: bool = True, flushes: bool = False) -> None:
         """Kill a node; `notices` lets the controller fence it at once."""
-        await self.nodes[node_id].kill()
+        await self.nodes[node_id].kill(flushes=flushes)
         if notices:
             self.fence(node_id)
 
@@ -362,6 +363,15 @@ def staged(
 async def produce(partition: Partition, *values: bytes, acks: Acks = Acks.ALL) -> int:
     async with asyncio.timeout(SOON_SECONDS):
         return await staged(partition, batch(*values), acks)
+
+
+async def heard_of(leader: Partition, node_id: int, offset: int) -> None:
+    """Return once a leader knows that a follower has everything before `offset`."""
+
+    def has_come() -> bool:
+        return any(each.broker_id == node_id and each.end_offset >= offset for each in leader.followers())
+
+    await until(has_come, f"node {node_id} at {offset}")
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
