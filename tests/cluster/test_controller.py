@@ -255,6 +255,16 @@ def test_a_registration_that_never_was_unfenced_does_not_count_as_lost_data() ->
     assert cluster.state(topic).leader == 1
 
 
+def test_a_restored_backup_is_found_although_a_registration_in_between_never_was_unfenced() -> None:
+    cluster = Cluster(1)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    cluster.register(1)
+    cluster.kill(1)
+    cluster.register(1, last_epoch=cluster.epochs[1] - 1)
+    assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, ())
+
+
 def test_a_broker_must_support_the_features_in_use() -> None:
     cluster = Cluster(1)
     assert cluster.image.features == {VERSION_FEATURE: 1}

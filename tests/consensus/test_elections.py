@@ -88,6 +88,17 @@ def test_a_vote_is_sent_once_it_is_durable() -> None:
     assert vote == VoteResponse(term=2, sender=ONE, to=TWO, granted=True)
 
 
+def test_a_refusal_is_sent_at_once_and_does_not_replace_a_vote() -> None:
+    raft = node()
+    raft.step(vote_request(2), 0)
+    raft.step(vote_request(2, sender=THREE), 0)
+    ready = raft.take_ready()
+    assert ready.messages == [VoteResponse(term=2, sender=ONE, to=THREE, granted=False)]
+    assert ready.write is not None
+    raft.flushed(ready.write, 0)
+    assert raft.take_ready().messages == [VoteResponse(term=2, sender=ONE, to=TWO, granted=True)]
+
+
 def test_a_vote_that_was_not_durable_in_its_term_is_not_sent_later() -> None:
     raft = node()
     raft.step(vote_request(2), 0)
@@ -280,6 +291,9 @@ def test_votes_that_come_after_a_leader_was_heard_change_nothing() -> None:
     raft.step(append(2, (1, 1)), 0)
     vote(raft, 2)
     assert role(raft) is Role.FOLLOWER
+    # It has voted, and keeps to it.
+    assert raft.hard_state == HardState(2, ONE)
+    assert answer(raft, vote_request(2, sender=THREE)) is False
 
 
 def test_a_candidate_without_a_majority_tries_again() -> None:

@@ -246,6 +246,38 @@ def test_late_rejections_are_ignored() -> None:
     assert peer.match_index == 5
 
 
+def test_late_acknowledgements_take_nothing_back() -> None:
+    raft = leader(1, 1, 1)
+    raft.step(accepted(raft, TWO, 0), 0)  # the answer to a heartbeat
+    raft.tick(2 * HEARTBEAT_MS)
+    assert (2, 4, [5], 0) in appends(flush(raft))
+    raft.step(accepted(raft, TWO, 5), 0)
+    raft.step(accepted(raft, TWO, 3), 0)
+    assert [peer.match_index for peer in raft.peers() if peer.id == TWO] == [5]
+
+
+def test_answers_of_unknown_nodes_are_ignored() -> None:
+    raft = established()
+    raft.step(accepted(raft, FOUR, 2), 0)
+    raft.step(rejected(raft, FOUR, 2, (1, 1)), 0)
+    assert flush(raft) == []
+
+
+def test_a_node_that_lost_what_it_acknowledged_is_not_asked_again_at_once() -> None:
+    raft = established()
+    raft.propose(b"a", 0)
+    flush(raft)
+    raft.step(rejected(raft, TWO, 2, (1, 1)), 0)
+    assert flush(raft) == []
+
+
+def test_a_rejection_does_not_move_back_before_what_was_acknowledged() -> None:
+    raft = leader(1, 1, 1)
+    raft.step(accepted(raft, TWO, 3), 0)
+    raft.step(rejected(raft, TWO, 4, (1, 1)), 0)
+    assert appends(flush(raft)) == [(2, 3, [4, 5], 0)]
+
+
 def test_a_node_that_comes_back_empty_begins_anew() -> None:
     raft = established()
     raft.add_observer(TWO, voter(2, 99).directory, 0)
@@ -257,6 +289,8 @@ def test_observers_are_added_by_their_hello_and_forgotten_when_silent() -> None:
     raft = established(voters_of(1))
     raft.step(Hello(term=0, sender=FOUR, to=ONE, directory=voter(4).directory), 0)
     assert appends(flush(raft)) == [(4, 2, [], 2)]
+    raft.step(Hello(term=0, sender=FOUR, to=ONE, directory=voter(4).directory), 0)
+    assert appends(flush(raft)) == [(4, 2, [], 2)]  # the first may have been lost
     raft.tick(10 * ELECTION_MS)
     assert [peer.id for peer in raft.peers()] == [4]
     raft.step(Hello(term=0, sender=FOUR, to=ONE, directory=voter(4).directory), 10 * ELECTION_MS)
@@ -333,6 +367,10 @@ def test_proposals_that_wait_are_limited() -> None:
     flush(raft)
     raft.step(accepted(raft, TWO, 3), 0)
     raft.propose(b"x" * 600, 0)
+    with pytest.raises(RateLimited):
+        raft.propose(b"x", 0)
+    raft.step(accepted(raft, TWO, 4), 0)
+    raft.propose(b"x" * 400, 0)
     with pytest.raises(RateLimited):
         raft.propose(b"x", 0)
 
@@ -474,17 +512,21 @@ def test_a_majority_of_the_new_voters_must_be_reachable() -> None:
 
 def test_a_leader_that_removes_itself_goes_on_until_that_is_committed() -> None:
     raft = established()
+    raft.propose(b"a", 0)
     raft.change_voters(voters_of(2, 3), 0)
     flush(raft)
-    raft.step(accepted(raft, THREE, 3), 0)
+    raft.step(accepted(raft, THREE, 4), 0)
     assert role(raft) is Role.LEADER
     assert raft.commit_index == 2
     raft.step(accepted(raft, TWO, 3), 0)
+    assert role(raft) is Role.LEADER
+    assert raft.commit_index == 3
+    raft.step(accepted(raft, TWO, 4), 0)
     assert role(raft) is Role.FOLLOWER
     assert not raft.is_voter
     sent = flush(raft)
     assert [message.to for message in sent if isinstance(message, CampaignNow)] == [TWO]
-    assert appends(sent) == [(2, 3, [], 3), (3, 3, [], 3)]
+    assert appends(sent) == [(2, 4, [], 4), (3, 4, [], 4)]
 
 
 # Snapshots.
@@ -519,6 +561,7 @@ def test_a_node_that_needs_what_is_gone_gets_a_snapshot() -> None:
     assert [peer.is_receiving_snapshot for peer in raft.peers()] == [False, True]
     raft.snapshot_sent(THREE, 3, HEARTBEAT_MS, installed=True)
     raft.snapshot_sent(FOUR, 4, HEARTBEAT_MS, installed=True)
+    assert snapshots(raft) == []
     assert appends(flush(raft)) == []
     raft.snapshot_sent(THREE, 4, HEARTBEAT_MS, installed=True)
     assert appends(flush(raft)) == [(3, 4, [5], 5)]
@@ -541,9 +584,12 @@ def test_an_acknowledgement_of_the_snapshot_ends_it() -> None:
     raft.step(rejected(raft, THREE, 1, (0, 0)), 0)
     flush(raft)
     raft.step(accepted(raft, THREE, 0), 0)
-    assert appends(flush(raft)) == []
+    assert snapshots(raft) == []
+    assert [peer.is_receiving_snapshot for peer in raft.peers()] == [False, True]
     raft.step(accepted(raft, THREE, 4), 0)
     assert appends(flush(raft)) == [(3, 4, [5], 5)]
+    raft.tick(HEARTBEAT_MS)
+    assert appends(flush(raft)) == [(2, 5, [], 5), (3, 4, [], 5)]
 
 
 def test_a_former_leader_ignores_the_end_of_a_snapshot() -> None:

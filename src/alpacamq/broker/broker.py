@@ -56,6 +56,7 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
 from .topics import Topics
@@ -101,6 +102,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tracing: TracingSettings | None = TracingSettings()  # None: disabled
     registration: RegistrationSettings = RegistrationSettings()
     controller: ControllerSettings = ControllerSettings()
+    replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
 
 
@@ -145,6 +147,7 @@ class Broker:
         self.event_loop = EventLoopWatch()
         # None for a cluster of this node only.
         self.member: Member | None = None
+        self._is_built = False
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -221,11 +224,23 @@ class Broker:
         settings, metadata = self.settings, self.metadata
         self.tracing = self._open_tracing()
         self._resume_clocks(metadata.image.time_ms)
+        self.replication = Replication(
+            settings.replication,
+            metadata,
+            node_id=settings.node_id,
+            broker_epoch=lambda: self.registration.epoch,
+            flushes=self._flushes,
+            executor=self.work_threads,
+            clock=self.clock,
+        )
+        if self.member is not None:
+            self.replication.connect(self.member.peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
             self._flushes,
             self.work_threads,
+            replication=self.replication,
             tracing=self.tracing,
             power_lost=self._directory.is_power_loss_open,
         )
@@ -303,6 +318,7 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.topics.subscribe(self)
+        self._is_built = True
 
     async def run(self) -> None:
         """Run the coordinators and background tasks until cancelled."""
@@ -310,6 +326,7 @@ class Broker:
             tasks.create_task(self.event_loop.run())
             self.metadata.start()
             tasks.create_task(self.registration.run())
+            tasks.create_task(self.replication.run())
             if self._directory.is_power_loss_open:
                 await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
@@ -498,7 +515,12 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            damaged=self._damaged,
         )
+
+    def _damaged(self) -> tuple[PartitionId, ...]:
+        """Return the replicas that may lack records; none before they are open."""
+        return self.replicas.damaged() if self._is_built else ()
 
     def _resume_clocks(self, time_ms: int) -> None:
         """Continue from the last recorded time, if the machine's clock is far ahead of it."""

@@ -267,7 +267,7 @@ class Leader:
             return
         peer.snapshot_index = None
         if installed:
-            peer.next_index = max(peer.next_index, index + 1)
+            peer.next_index = index + 1
         else:
             peer.wait_until_ms = self._resend_ms(now_ms)
 
