@@ -158,8 +158,8 @@ class ReplicaNode:
         self._tasks = [asyncio.create_task(run()) for run in runners]
         await self.listener.listening.wait()
 
-    async def kill(self) -> None:
-        """End without a word: nothing is flushed, as if by SIGKILL."""
+    async def kill(self, *, flushes: bool = False) -> None:
+        """End without a word: nothing is flushed, as if by SIGKILL, unless `flushes`."""
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -169,7 +169,10 @@ class ReplicaNode:
             await self.flushes.quiesce(partition)
         self.threads.shutdown()
         for partition in partitions:
-            partition.log._release()
+            if flushes:
+                partition.log.close()
+            else:
+                partition.log._release()
         del self._cluster.nodes[self.id]
         for result in results:
             if isinstance(result, Exception):
@@ -247,9 +250,9 @@ class ReplicaCluster:
             each.peers.update(addresses)
         return node
 
-    async def kill(self, node_id: int, *, notices: bool = True) -> None:
+    async def kill(self, node_id: int, *, notices: bool = True, flushes: bool = False) -> None:
         """Kill a node; `notices` lets the controller fence it at once."""
-        await self.nodes[node_id].kill()
+        await self.nodes[node_id].kill(flushes=flushes)
         if notices:
             self.fence(node_id)
 
@@ -360,6 +363,15 @@ def staged(
 async def produce(partition: Partition, *values: bytes, acks: Acks = Acks.ALL) -> int:
     async with asyncio.timeout(SOON_SECONDS):
         return await staged(partition, batch(*values), acks)
+
+
+async def heard_of(leader: Partition, node_id: int, offset: int) -> None:
+    """Return once a leader knows that a follower has everything before `offset`."""
+
+    def has_come() -> bool:
+        return any(each.broker_id == node_id and each.end_offset >= offset for each in leader.followers())
+
+    await until(has_come, f"node {node_id} at {offset}")
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -98,16 +98,17 @@ class Replication:
 
     async def run(self) -> None:
         """Replicate until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
                 group.create_task(self._proposals.run())
                 for partition in list(self._proposals.led):
                     partition.flush_soon()
                 for following in list(self._followings.values()):
                     self._assign(following, is_new_leader=True)
-        finally:
-            self._group = None
+                await asyncio.Event().wait()
+            finally:
+                self._group = None  # nothing is begun in a group that ends
 
     # Roles of partitions.
 
@@ -178,7 +179,7 @@ class Replication:
 
     def _fetcher(self, leader_id: BrokerId) -> Fetcher | None:
         if self._peers is None:
-            return None
+            return None  # a cluster of this node only
         if (found := self._fetchers.get(leader_id)) is not None:
             return found[0]
         fetcher = Fetcher(
