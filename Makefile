@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format docs site bench crash powercut heavy sim mutants fuzz hostile pythons hooks lock clean
+.PHONY: help run cluster test check lint format docs site bench crash powercut heavy sim mutants fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -9,6 +9,10 @@ help: ## Show what can be made
 run: ## Set up and start the broker on ./data
 	@scripts/setup run
 	@exec $(BIN)/alpacamq serve --data-dir data
+
+cluster: ## Set up and start three nodes on this machine, on ./data/cluster
+	@scripts/setup run
+	@ALPACAMQ_CLUSTER_REPLICATION_FACTOR=3 $(BIN)/alpacamq serve --processes 3 --data-dir data/cluster
 
 test: lint ## Check style and types, then run the tests
 	@$(BIN)/pytest -q -n auto -m "not heavy"

@@ -31,6 +31,7 @@ BENCHMARKS = (
     "offset_commits",
     "transactions",
     "coordinator_loading",
+    "controller_scale",
     "queue_engine",
     "queue_throughput",
     "delays",

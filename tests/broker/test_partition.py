@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.partition.appends import Append
 from alpacamq.broker.partition.group_commit import GroupCommit
-from alpacamq.broker.partition.leader import Append, Partition, append
+from alpacamq.broker.partition.leader import Partition, append
+from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import read_header
@@ -236,7 +238,9 @@ async def test_periodic_flushes_are_not_starved_by_waiting_producers(tmp_path: P
 
         def a_partition(name: str, **settings: str) -> Partition:
             log = open_log(root / name, storage, **settings)
-            return Partition(TopicPartition(TopicName(name), 0), TopicId(int=7), log, flushes)
+            partition = Partition(TopicPartition(TopicName(name), 0), TopicId(int=7), log, flushes)
+            partition.lead(PartitionState(replicas=(1,), isr=(1,), leader=1))
+            return partition
 
         first, second = a_partition("first", flush_messages="1"), a_partition("second", flush_messages="1")
         due = a_partition("due", flush_ms="1")

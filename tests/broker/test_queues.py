@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     InvalidGroupId,
     InvalidReceipt,
     InvalidRequest,
+    PartitionNotReady,
     PolicyViolation,
     StaleReceipt,
     UnknownTopic,
@@ -95,7 +96,7 @@ async def test_a_receive_during_creation_of_its_topic_does_not_break_later_ones(
         making = asyncio.create_task(broker.topics.create("orders", partitions=1))
         while "orders" not in broker.topics.image.topics:  # noqa: ASYNC110 - each turn counts
             await asyncio.sleep(0)
-        with pytest.raises(UnknownTopic):
+        with pytest.raises(PartitionNotReady):
             await broker.queues.receive(ORDERS, wait_ms=1000)
         await making
         waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))

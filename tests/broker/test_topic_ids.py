@@ -1,18 +1,29 @@
-"""A topic that is deleted and created again starts fresh, also if nobody hears of the deletion."""
+"""A topic that is deleted and created again starts fresh, also if nobody hears of the deletion.
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+And one that exists, but not here, is not taken for a deleted one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.delay.service import DelayedMessage
+from alpacamq.broker.publishing import Message, Published
 from alpacamq.coordinator.messages import CommitRequest, FetchOffsetsRequest, OffsetToCommit
+from alpacamq.model.errors import AlpacaError, StaleReceipt
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.queues.messages import Acquired, Action, ReceiveRequest
 
-from .open_brokers import running, sent
+from .open_brokers import eventually, running, sent, stored
+from .queue_steps import ORDERS, acknowledge, settle, values, waits
+from .transactions import begun, end
 
 GROUP = "readers"
+HOUR_MS = 3_600_000
 ORDERS_0 = TopicPartition(TopicName("orders"), 0)
 
 
@@ -66,3 +77,118 @@ async def test_a_recreated_topic_has_no_committed_offsets(
         assert await committed(broker) == 2
     async with running(tmp_path) as broker:
         assert await committed(broker) == 2
+
+
+async def test_a_recreated_topic_has_no_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with unaware(tmp_path, monkeypatch) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", *[b"old"] * 5)
+        *done, leased = await broker.queues.receive(ORDERS, max_messages=4, wait_ms=5000)
+        await acknowledge(broker, *done)
+        await recreate(broker, "orders")
+        await sent(broker, "orders", b"first", b"second")
+        (error,) = await settle(broker, Action.ACK, leased)
+        assert isinstance(error, StaleReceipt)
+        (first,) = await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
+        assert first.record.value == b"first"
+        await acknowledge(broker, first)
+        await recreate(broker, "orders")
+        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
+        await eventually(lambda: waits(broker))
+        await sent(broker, "orders", b"arrives")
+        async with asyncio.timeout(10):
+            assert values(await waiting) == [b"arrives"]
+        await recreate(broker, "orders")
+        await sent(broker, "orders", b"third", b"fourth")
+    async with running(tmp_path) as broker:
+        received = await broker.queues.receive(ORDERS, max_messages=9, wait_ms=5000)
+        assert values(received) == [b"third", b"fourth"]
+
+
+@contextmanager
+def absent(broker: Broker, topic: str) -> Iterator[None]:
+    """Hide the partitions of a topic that exists, as if other brokers had them."""
+    partitions = broker.replicas._led
+    keys = (topic.encode(), broker.topics.image.topic(topic).id.bytes)
+    hidden = {key: partitions.pop(key) for key in keys}
+    try:
+        yield
+    finally:
+        partitions.update(hidden)
+
+
+async def test_leased_messages_that_cannot_be_read_here_are_not_discarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"a", b"b")
+        (first,) = await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
+        lease = broker.queues._host.lease
+
+        async def lose_partition(request: ReceiveRequest) -> tuple[Acquired, ...]:
+            leases = await lease(request)
+            hiding.enter_context(absent(broker, "orders"))
+            return leases
+
+        with ExitStack() as hiding, monkeypatch.context() as patch:
+            patch.setattr(broker.queues._host, "lease", lose_partition)
+            with pytest.raises(AlpacaError):
+                await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
+            with pytest.raises(AlpacaError):
+                await broker.queues.purge(ORDERS)
+            with pytest.raises(AlpacaError):
+                await broker.queues._host.reader.read("orders", [(0, 0)])
+        (second,) = await broker.queues.receive(ORDERS, max_messages=2, wait_ms=5000)
+        assert second.record.value == b"b"
+        await acknowledge(broker, first, second)
+
+
+async def test_delayed_messages_wait_for_a_partition_that_is_not_here(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await broker.topics.create("others", partitions=1)
+        now_ms = broker.clock.now_ms()
+        await broker.delays.schedule(
+            [
+                DelayedMessage(
+                    topic=topic, partition=0, due_ms=now_ms + delay_ms, key=None, value=b"later", headers=()
+                )
+                for topic, delay_ms in (("orders", 50), ("orders", HOUR_MS), ("others", 50))
+            ]
+        )
+        with absent(broker, "orders"):
+            await broker.topics.create("unrelated", partitions=1)
+            await broker.topics.delete("unrelated")  # deleted topics are looked for
+
+            async def is_delivered() -> bool:
+                return bool(stored(broker, "others"))
+
+            await eventually(is_delivered)
+            assert (await broker.delays.stats()).dropped_total == 0
+
+        async def is_late() -> bool:
+            return [record.value for record in stored(broker, "orders")] == [b"later"]
+
+        await eventually(is_late)
+        assert len(await broker.delays.waiting("orders")) == 1
+
+
+async def test_a_transaction_ends_in_a_partition_that_was_not_here(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        producer = await begun(broker, "writer")
+        (written,) = await broker.publisher.publish(
+            "orders", [Message(value=b"v", partition=0)], producer=producer
+        )
+        assert isinstance(written, Published)
+        with absent(broker, "orders"):
+            with pytest.raises(AlpacaError):  # its records cannot be flushed
+                await end(broker, producer, committed=True)
+            await end(broker, producer, committed=False)
+        partition = broker.topics.partition("orders", 0)
+
+        async def is_ended() -> bool:
+            return partition.last_stable_offset == partition.log.end_offset == 2
+
+        await eventually(is_ended)

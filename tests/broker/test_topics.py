@@ -11,7 +11,7 @@ import pytest
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.partition.leader import append
 from alpacamq.log.disk import SystemDisk
-from alpacamq.model.errors import DiskFull, PolicyViolation, TopicExists, UnknownTopic
+from alpacamq.model.errors import DiskFull, PartitionNotReady, PolicyViolation, TopicExists
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import OFFSETS_TOPIC
@@ -75,29 +75,29 @@ async def test_a_recreated_topic_does_not_see_the_data_of_the_deleted_one(tmp_pa
         assert broker.topics.partition("t", 0).high_watermark == 0
 
 
-async def test_a_topic_whose_creation_failed_does_not_exist(tmp_path: Path) -> None:
+async def test_partitions_that_could_not_be_opened_are_opened_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic exists: the image says so, on all brokers."""
+    monkeypatch.setattr("alpacamq.broker.topics.REOPEN_SECONDS", 0.01)
     disk = NoRoomForDirectories()
     async with running(tmp_path, disk) as broker:
+        await broker.topics.create("grown", partitions=1)
         disk.full = True
         with pytest.raises(DiskFull):
             await broker.topics.create("t")
-        disk.full = False
-        with pytest.raises(UnknownTopic):
-            broker.topics.partition("t", 0)
-        await broker.topics.create("t")
-        assert len(broker.topics.partitions_of("t")) == 3
-
-
-async def test_partitions_whose_creation_failed_do_not_exist(tmp_path: Path) -> None:
-    disk = NoRoomForDirectories()
-    async with running(tmp_path, disk) as broker:
-        await broker.topics.create("t", partitions=1)
-        disk.full = True
         with pytest.raises(DiskFull):
-            await broker.topics.grow("t", 3)
-        assert broker.topics.image.topic("t").partitions == 1
+            await broker.topics.grow("grown", 3)
+        with pytest.raises(PartitionNotReady):
+            broker.topics.partition("t", 0)
         disk.full = False
-        assert (await broker.topics.grow("t", 3)).partitions == 3
+
+        async def are_open() -> bool:
+            return [len(broker.topics.partitions_of(name)) for name in ("t", "grown")] == [3, 3]
+
+        await eventually(are_open)
+        with pytest.raises(TopicExists):
+            await broker.topics.create("t")
 
 
 async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:

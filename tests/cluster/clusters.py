@@ -56,7 +56,7 @@ class Cluster:
 
     def ask(self, command: Command[R]) -> R:
         """Decide a command as it arrives from another node."""
-        received: Command[R] = decode(encode(command))  # type: ignore[arg-type, assignment]
+        received: Command[R] = decode(encode(command))
         decision = self.controller.decide(received, self.now_ms)
         self.log += decision.changes
         return decode_reply(command, encode_reply(decision.reply))

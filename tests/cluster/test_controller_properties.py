@@ -27,7 +27,7 @@ from alpacamq.model.topics import Topic
 from .clusters import Cluster, snapshot
 
 BROKERS = 4
-NAMES = ("a", "b")
+NAMES = ("a", "b")  # few, so that commands meet
 brokers = st.integers(1, BROKERS)
 names = st.sampled_from(NAMES)
 indexes = st.integers(0, 3)
@@ -38,8 +38,8 @@ subsets = st.sets(brokers)
 class ControllerMachine(RuleBasedStateMachine):
     """Compares the controller with a model of the records that each replica has.
 
-    The model has one number per partition: how many batches were committed. A commit puts a batch on all
-    members of the in-sync set, if there are enough; the replicas that have all batches are complete.
+    The model knows which replicas of each partition are complete: have everything committed. After every
+    step, each leader with enough replicas in sync commits another batch, which only those have.
     """
 
     @initialize()
@@ -53,7 +53,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.before: dict[PartitionId, PartitionState] = {}
         self.follower = ClusterImage()
         self.followed = 0
-        self.lossy: set[PartitionId] = set()
+        self.cluster.create("a", (1, 2, 3), (2, 3, 4))
 
     # What the brokers do
 
@@ -94,16 +94,6 @@ class ControllerMachine(RuleBasedStateMachine):
         result = self.cluster.propose(topic, isr, index)
         if result.failure is None:
             self.complete[partition] |= joining
-
-    @rule(name=names, index=indexes)
-    def commit(self, name: str, index: int) -> None:
-        """A leader commits a batch, if enough replicas are in sync."""
-        if (found := self.led(name, index)) is None:
-            return
-        topic, state = found
-        required = min_isr(configured_min_isr(self.cluster.image, topic), state.replication_factor)
-        if len(state.isr) >= required:
-            self.complete[PartitionId(topic.id, index)] = set(state.isr)
 
     @rule(ms=st.sampled_from([500, 3000, 9000]), silent=subsets)
     def pass_time(self, ms: int, silent: set[int]) -> None:
@@ -273,7 +263,17 @@ class ControllerMachine(RuleBasedStateMachine):
         return partition in self.cluster.controller.session(broker).damaged
 
     @invariant()
-    def epochs_only_grow(self) -> None:
+    def committed_records_are_safe(self) -> None:
+        self.check_epochs()
+        self.check_that_what_may_lead_is_complete()
+        for partition, state in self.partitions().items():
+            topic = self.cluster.image.topic_by_id(partition.topic_id)
+            assert topic is not None
+            required = min_isr(configured_min_isr(self.cluster.image, topic), state.replication_factor)
+            if state.leader in self.running and len(state.isr) >= required:
+                self.complete[partition] = set(state.isr)
+
+    def check_epochs(self) -> None:
         after = self.partitions()
         for partition, state in after.items():
             if (before := self.before.get(partition)) is None:
@@ -285,13 +285,15 @@ class ControllerMachine(RuleBasedStateMachine):
                 assert state.partition_epoch > before.partition_epoch
             if state.leader != before.leader:
                 assert state.leader_epoch > before.leader_epoch
+            if not (state.isr or state.elr):
+                lost = {*before.isr, *before.elr} - self.complete[partition]
+                assert lost == {*before.isr, *before.elr}, "a complete replica was forgotten"
             # A replica that joins has no records yet.
             self.complete[partition] -= set(state.replicas) - set(before.replicas)
         self.complete = {partition: each for partition, each in self.complete.items() if partition in after}
         self.before = after
 
-    @invariant()
-    def what_may_lead_holds_everything_committed(self) -> None:
+    def check_that_what_may_lead_is_complete(self) -> None:
         for partition, state in self.partitions().items():
             topic = self.cluster.image.topic_by_id(partition.topic_id)
             assert topic is not None

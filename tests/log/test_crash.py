@@ -10,6 +10,8 @@ from random import Random
 import pytest
 
 from alpacamq.log.partition_log import Appended, PartitionLog
+from alpacamq.model.batch import read_header
+from alpacamq.model.control import marker_batch
 from alpacamq.model.records import read_records
 
 from .crashing_disk import CrashingDisk, PowerLost
@@ -175,6 +177,62 @@ def live_shortly(disk: CrashingDisk) -> int:
             append(log, a_batch(size=300, producer=(1, 0, sequence)))
             flush(log)
             flushed = sequence + 1
+        log.close()
+    except PowerLost:
+        pass
+    return flushed
+
+
+def a_leader_s_batches() -> list[bytes]:
+    """Twelve batches in three epochs, two of them markers."""
+    disk = CrashingDisk()
+    disk.make_directory(Path("/data"))
+    leader = PartitionLog.open(DIRECTORY, a_config(), a_storage(disk))
+    for number in range(12):
+        batch = a_batch(2, size=150, producer=(number // 5, 0, number % 5 * 2))
+        if number % 5 == 4:
+            batch = marker_batch(1, 0, committed=number == 4, coordinator_epoch=0, timestamp_ms=number)
+        assert isinstance(append(leader, batch, epoch=number // 4)[0], Appended)
+    return read_batches(leader, disk)
+
+
+@pytest.mark.parametrize("fuse", range(0, 110, 2))
+def test_a_follower_continues_after_a_crash_at_every_step(fuse: int) -> None:
+    batches = a_leader_s_batches()
+    ends = [0, *(read_header(batch).next_offset for batch in batches)]
+    for seed in range(6):
+        disk = CrashingDisk()
+        disk.make_directory(Path("/data"))
+        disk.sync_directory(Path("/"))
+        disk.fuse = fuse
+        flushed = follow_shortly(disk, batches, Random(seed))
+        disk.crash(Random(seed))
+        log = PartitionLog.open(DIRECTORY, a_config(segment_bytes=1024), a_storage(disk))
+        assert not log.has_lost_data
+        assert log.end_offset >= flushed
+        assert log.high_watermark_hint <= flushed
+        stored = ends.index(log.end_offset)
+        assert read_batches(log, disk) == batches[:stored]
+        assert log.append_fetched(b"".join(batches), 2) == ends[-1]
+        assert read_batches(log, disk) == batches
+        assert list(log.epochs.entries) == [(0, 0), (1, ends[4]), (2, ends[8])]
+
+
+def follow_shortly(disk: CrashingDisk, batches: list[bytes], random: Random) -> int:
+    """Append what a leader sends and flush until power is lost; return the flushed offset."""
+    flushed = 0
+    try:
+        storage = a_storage(disk, checkpoint_bytes=random.choice([1, 1000]))
+        log = PartitionLog.open(DIRECTORY, a_config(segment_bytes=1024), storage)
+        first = 0
+        while first < len(batches):
+            count = random.randint(1, 4)
+            log.append_fetched(b"".join(batches[first : first + count]), 2)
+            first += count
+            if random.random() < 0.7:
+                log.remember_high_watermark(flushed)
+                flush(log)
+                flushed = log.flushed_offset
         log.close()
     except PowerLost:
         pass

@@ -282,3 +282,24 @@ def test_a_changed_byte_of_the_identity_is_noticed(tmp_path: Path, position: int
     (tmp_path / "identity").write_bytes(data)
     with pytest.raises((StorageFailed, InvalidConfig)):
         an_empty_directory(tmp_path)
+
+
+def test_formatting_leaves_the_traces_of_a_crash(tmp_path: Path) -> None:
+    crashed = an_empty_directory(tmp_path)
+    crashed.close()  # not stopped
+    format_directory(tmp_path, SystemDisk(), 1, "mine")
+    directory = an_empty_directory(tmp_path)
+    assert directory.last_stop is LastStop.KILLED
+
+
+def test_an_identity_that_cannot_be_written_is_named_and_does_not_count(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    directory = DataDirectory(tmp_path, disk, 1)
+    directory.open(founds_cluster=False)
+    disk.fail(Fault("sync", errno.EIO, suffix="identity.tmp", times=1))
+    proposal = a_proposal(own_voter(directory))
+    with pytest.raises(StorageFailed, match="identity cannot be written: Input/output error"):
+        directory.accept(proposal)
+    assert directory.identity.proposal is None
+    directory.accept(proposal)
+    assert directory.identity.proposal == proposal

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
+from alpacamq.model.errors import PartitionNotReady
+from alpacamq.model.ids import TopicName
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Outcome, Pending, Request
-from alpacamq.model.topics import TopicConfig, topic_config
+from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.queues.engine import QueueEngine
 from alpacamq.queues.messages import BacklogRead, OffsetRange, Outline
 
@@ -54,6 +57,8 @@ class FakeTopic:
     """A topic and its settings."""
 
     def __init__(self, partitions: int, settings: Mapping[str, str]) -> None:
+        self.id = uuid4()
+        self.is_readable = True
         self.partitions = [FakePartition() for _ in range(partitions)]
         self.settings = dict(settings)
         self.config: TopicConfig = topic_config(self.settings)
@@ -75,19 +80,35 @@ class FakeLog:
         self.topics[topic] = FakeTopic(partitions, settings or {})
         return self.topics[topic]
 
+    @property
+    def version(self) -> int:
+        return hash(tuple((name, topic.id, len(topic.partitions)) for name, topic in self.topics.items()))
+
+    def topic(self, name: str) -> Topic | None:
+        if (found := self.topics.get(name)) is None:
+            return None
+        return Topic(name=TopicName(name), id=found.id, partitions=len(found.partitions))
+
     def config(self, topic: str) -> TopicConfig | None:
-        found = self.topics.get(topic)
+        found = self._readable(topic)
         return None if found is None else found.config
 
     def partitions(self, topic: str) -> int:
-        return len(self.topics[topic].partitions)
+        found = self._readable(topic)
+        return 0 if found is None else len(found.partitions)
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
-        log = self.topics[topic].partitions[partition]
+        if (found := self._readable(topic)) is None:
+            raise PartitionNotReady(f"{topic} is not here")
+        log = found.partitions[partition]
         return log.start, log.end - log.open if is_committed else log.end
 
-    def cut_offset(self, topic: str, partition: int) -> int | None:
-        return None
+    def leader_end(self, topic: str, partition: int) -> int | None:
+        return self.topics[topic].partitions[partition].end
+
+    def _readable(self, topic: str) -> FakeTopic | None:
+        found = self.topics.get(topic)
+        return found if found is not None and found.is_readable else None
 
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         self.outlines += 1

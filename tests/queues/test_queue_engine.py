@@ -14,13 +14,15 @@ from alpacamq.model.errors import (
     InvalidRequest,
     InvalidTopicName,
     NotAcquired,
+    PartitionNotReady,
     StaleReceipt,
     TooManyGroups,
     TooManyWaiting,
     UnknownTopic,
 )
+from alpacamq.model.ids import NO_TOPIC_ID
 from alpacamq.model.lanes import Lane
-from alpacamq.model.state_machine import Outcome, Request
+from alpacamq.model.state_machine import Change, Outcome, Request
 from alpacamq.queues.chunks import CHUNK_SIZE
 from alpacamq.queues.engine import EngineLimits
 from alpacamq.queues.messages import (
@@ -39,6 +41,7 @@ from alpacamq.queues.messages import (
     ReadBacklog,
     ReceiveReply,
     ReceiveRequest,
+    RecordsArrived,
     ReleaseConsumerRequest,
     ResetRequest,
     Settlement,
@@ -46,8 +49,9 @@ from alpacamq.queues.messages import (
     SettleRequest,
     ShareTerms,
     Start,
-    TopicDeleted,
+    TopicsChanged,
 )
+from alpacamq.queues.records import queue_key
 
 from .fake_log import Entry, FakeLog, FakePartition
 from .queue_host import QUEUE, QueueHost, contents
@@ -170,7 +174,7 @@ def test_a_read_for_a_deleted_queue_is_not_for_its_successor() -> None:
     queue = slow_reads(1)
     queue.send(receive_request())
     (stale,) = queue.reads
-    queue.post(TopicDeleted(topic=QUEUE.topic))
+    queue.post(TopicsChanged())
     queue.log.add(QUEUE.topic).partitions[0].append(*[Entry()] * 4)
     queue.advance(1)
     (ticket,) = queue.send(receive_request())
@@ -225,8 +229,23 @@ def test_a_wait_that_ends_while_its_topic_is_deleted_is_answered() -> None:
     ticket = queue.wait(wait_ms=1000)
     del queue.log.topics[QUEUE.topic]  # and the event comes later
     queue.advance(1000)
-    assert queue.received(ticket) == []
+    assert isinstance(queue.answers[ticket], UnknownTopic)
     queue.advance(message.deadline_ms)  # its lease expires, too
+
+
+def test_a_wait_that_ends_while_its_topic_cannot_be_read_is_answered() -> None:
+    queue = host()
+    queue.publish(2)
+    (message,) = queue.receive(1)
+    ticket = queue.wait(max_messages=0, wait_ms=1000)
+    queue.advance(2000)
+    ticket = queue.wait(consumer="c2", wait_ms=1000)
+    queue.log.topics[QUEUE.topic].is_readable = False
+    queue.advance(1000)
+    queue.advance(message.deadline_ms)  # its lease expires, too
+    assert ticket in queue.answers
+    queue.log.topics[QUEUE.topic].is_readable = True
+    assert offsets(queue.receive()) == [0, 1]
 
 
 def test_in_key_order_what_retention_leaves_is_received() -> None:
@@ -470,7 +489,7 @@ def test_deleting_a_topic_deletes_its_queues() -> None:
     queue.log.add("other")
     queue.receive(queue=QueueId("workers", "other"))
     del queue.log.topics[QUEUE.topic]
-    queue.post(TopicDeleted(topic=QUEUE.topic))
+    queue.post(TopicsChanged())
     assert queue.ask(ListRequest()) == ListReply(queues=(QueueId("workers", "other"),))
     queue.check_changes()
     assert isinstance(queue.error_of(receive_request()), UnknownTopic)
@@ -482,7 +501,7 @@ def test_waiting_receives_of_a_deleted_topic_get_an_error() -> None:
     queue = host()
     handle = queue.wait()
     del queue.log.topics[QUEUE.topic]
-    queue.post(TopicDeleted(topic=QUEUE.topic))
+    queue.post(TopicsChanged())
     assert isinstance(queue.answers[handle], UnknownTopic)
 
 
@@ -494,6 +513,92 @@ def test_a_queue_whose_topic_was_deleted_during_downtime_is_deleted() -> None:
     queue.restart()
     assert queue.ask(ListRequest()) == ListReply(queues=())
     assert contents(queue.changes) == {}
+
+
+def recreate(queue: QueueHost, messages: int) -> None:
+    """Delete the topic and create it again, with messages."""
+    del queue.log.topics[QUEUE.topic]
+    queue.log.add(QUEUE.topic).partitions[0].append(*[Entry()] * messages)
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["unnoticed", "during downtime"])
+def test_a_topic_starts_without_the_queue_of_a_deleted_one_of_its_name(is_down: bool) -> None:
+    """The engine did not hear of the deletion."""
+    queue = host({"queue.max.deliveries": "1"})
+    queue.publish(6)
+    done, dead, leased, *_ = queue.receive(4)
+    queue.ack(done)
+    queue.settle(Action.REJECT, dead)
+    recreate(queue, 5)
+    if is_down:
+        queue.restart()
+    assert [type(result) for result in queue.settle(Action.ACK, leased)] == [StaleReceipt]
+    assert offsets(queue.receive()) == [0, 1, 2, 3, 4]
+    queue.perform_moves()
+    assert queue.describe().partitions[0].in_flight == 5
+    queue.restart()
+    assert queue.moves == []
+    assert queue.describe().partitions[0].in_flight == 5
+
+
+def test_a_waiting_receive_does_not_get_messages_of_the_next_topic_of_that_name() -> None:
+    queue = host()
+    handle = queue.wait()
+    recreate(queue, 1)
+    queue.post(RecordsArrived(topic=QUEUE.topic, partition=0))
+    assert isinstance(queue.answers[handle], UnknownTopic)
+
+
+def test_a_queue_is_loaded_only_where_its_partitions_can_be_read() -> None:
+    """Loaded elsewhere, it would lose its state."""
+    queue = host()
+    queue.publish(3)
+    queue.ack(*queue.receive(2))
+    topic = queue.log.topics[QUEUE.topic]
+    topic.is_readable = False
+    with pytest.raises(PartitionNotReady):
+        queue.engine.check_loadable(lambda _topic: NO_TOPIC_ID)
+    assert isinstance(queue.error_of(receive_request()), PartitionNotReady)
+    assert isinstance(queue.error_of(ResetRequest(queue=QUEUE, offsets={0: 0})), PartitionNotReady)
+    topic.is_readable = True
+    queue.engine.check_loadable(lambda _topic: NO_TOPIC_ID)
+    queue.restart()
+    assert offsets(queue.receive()) == [2]
+
+
+def test_state_is_not_cut_if_the_end_of_the_leader_is_unknown() -> None:
+    """As on a replica that lags behind."""
+
+    class LaggingLog(FakeLog):
+        def leader_end(self, topic: str, partition: int) -> int | None:
+            return None
+
+    log = LaggingLog()
+    log.add(QUEUE.topic).partitions[0].append(*[Entry()] * 5)
+    queue = QueueHost(log)
+    queue.ack(*queue.receive(4))
+    log.topics[QUEUE.topic].partitions[0].truncate(2)
+    queue.restart()
+    log.topics[QUEUE.topic].partitions[0].append(*[Entry()] * 3)
+    assert offsets(queue.receive()) == [4]
+
+
+def test_a_queue_stored_without_a_topic_id_belongs_to_the_topic_of_its_first_load() -> None:
+    """Version 0.1 stored a version, the generation, and overrides."""
+    queue = host()
+    queue.publish(3)
+    queue.ack(*queue.receive(2))
+    (change,) = (change for change in queue.engine.snapshot() if change.key == queue_key(QUEUE))
+    assert change.value is not None
+    former = b"\0" + change.value[1:9] + change.value[25:]
+    queue.engine = queue._rebuilt([*queue.changes, Change(change.key, former)])
+    topic_id = queue.log.topics[QUEUE.topic].id
+    queue.engine.check_loadable(lambda _topic: topic_id)
+    queue.take(queue.engine.loaded(queue.now_ms))
+    assert offsets(queue.receive()) == [2]
+    recreate(queue, 1)
+    queue.restart()
+    assert offsets(queue.receive()) == [0]
 
 
 def test_a_recreated_queue_rejects_receipts_of_the_deleted_one() -> None:

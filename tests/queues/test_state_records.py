@@ -85,8 +85,8 @@ def test_a_record_with_trailing_bytes_is_corrupt(stored: Change) -> None:
 @pytest.mark.parametrize("stored", STORED, ids=lambda change: change.key[:1].decode())
 def test_a_record_of_a_later_version_is_corrupt(stored: Change) -> None:
     assert stored.value is not None
-    with pytest.raises(CorruptState, match="version 1"):
-        engine().replay(stored.key, b"\1" + stored.value[1:])
+    with pytest.raises(CorruptState, match="version 2"):
+        engine().replay(stored.key, b"\2" + stored.value[1:])
 
 
 @settings(max_examples=60, deadline=None)

@@ -172,6 +172,10 @@ def test_the_watermark_follows_the_leader_as_far_as_the_log_is_flushed() -> None
     assert partition.high_watermark == 4
 
 
+def test_a_checkpointed_watermark_beyond_the_log_is_cut_to_it() -> None:
+    assert follower((3, 0), end=5, high_watermark=8).high_watermark == 5
+
+
 # Epochs here: 1 at 0, 3 at 10, 6 at 20; the log ends at 30.
 @pytest.mark.parametrize(
     ("epoch", "end_offset", "target"),

@@ -27,7 +27,7 @@ def runner(scenario: str) -> Callable[..., Any]:
 def failures(scenario: str, seeds: range) -> list[tuple[int, str]]:
     """Run seeds and return those that failed, with the reason."""
     run = runner(scenario)
-    failed = []
+    failed: list[tuple[int, str]] = []
     for seed in seeds:
         try:
             run(seed)
@@ -45,6 +45,15 @@ def run_one(scenario: str, seed: int) -> bool:
         print(f"{type(error).__name__}: {error}")
         return False
     print(f"{scenario} seed {seed}: {outcome.events} events, trace {outcome.trace_hash}")
+    return True
+
+
+def run_until_failure(scenario: str, first: int, count: int) -> bool:
+    """Run seeds up to the first that fails, in this process."""
+    for seed in range(first, first + count):
+        if failed := failures(scenario, range(seed, seed + 1)):
+            print(*failed[0])
+            return False
     return True
 
 
@@ -76,11 +85,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--fail-fast", action="store_true", help="end with the first seed that fails")
     args = parser.parse_args()
     is_good = True
     for scenario in args.scenarios or SCENARIOS:
         if args.seed is not None:
             is_good &= run_one(scenario, args.seed)
+        elif args.fail_fast:
+            is_good &= run_until_failure(scenario, args.first, args.seeds)
         else:
             is_good &= run_many(scenario, args.first, args.seeds, args.processes)
     return 0 if is_good else 1

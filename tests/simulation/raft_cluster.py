@@ -366,10 +366,10 @@ class RaftNode(SimNode):
     def holds_durably(self, entry: Entry, directory: UUID) -> bool:
         if directory != self.directory:
             return True  # the directory is gone; it held what it had acknowledged
-        records = self.log.durable
+        records = [record for record in self.log.durable if record is not TORN]
         position = entry.index - records[0].index if records else -1
         if 0 <= position < len(records):
-            return records[position] is not TORN and bool(records[position].term == entry.term)
+            return bool(records[position].term == entry.term)
         return self.stored.durable.position.index >= entry.index
 
 

@@ -6,6 +6,7 @@ APIs receive this object and nothing below it.
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.consensus.messages import RaftSettings, Voter, first_entry
+from alpacamq.consensus.messages import RaftSettings, Voter, Voters, first_entry
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -25,7 +26,7 @@ from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
+from alpacamq.model.errors import AlpacaError, DamagedLog, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -55,6 +56,7 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
 from .topics import Topics
@@ -100,6 +102,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tracing: TracingSettings | None = TracingSettings()  # None: disabled
     registration: RegistrationSettings = RegistrationSettings()
     controller: ControllerSettings = ControllerSettings()
+    replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
 
 
@@ -144,6 +147,7 @@ class Broker:
         self.event_loop = EventLoopWatch()
         # None for a cluster of this node only.
         self.member: Member | None = None
+        self._is_built = False
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -165,6 +169,13 @@ class Broker:
         """
         self.open_directory()
         self._open_metadata()
+        voters = [voter.id for voter in self.metadata.quorum.voters]
+        if voters != [self.settings.node_id]:
+            raise InvalidConfig(
+                f"{self.settings.data_directory} belongs to a cluster of several nodes"
+                + (f" ({', '.join(map(str, voters))})" if voters else "")
+                + "; name them with cluster.nodes or cluster.dns"
+            )
         try:
             self.metadata.quorum.elect_alone()
             self.registration.register_alone()
@@ -213,11 +224,23 @@ class Broker:
         settings, metadata = self.settings, self.metadata
         self.tracing = self._open_tracing()
         self._resume_clocks(metadata.image.time_ms)
+        self.replication = Replication(
+            settings.replication,
+            metadata,
+            node_id=settings.node_id,
+            broker_epoch=lambda: self.registration.epoch,
+            flushes=self._flushes,
+            executor=self.work_threads,
+            clock=self.clock,
+        )
+        if self.member is not None:
+            self.replication.connect(self.member.peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
             self._flushes,
             self.work_threads,
+            replication=self.replication,
             tracing=self.tracing,
             power_lost=self._directory.is_power_loss_open,
         )
@@ -295,6 +318,7 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.topics.subscribe(self)
+        self._is_built = True
 
     async def run(self) -> None:
         """Run the coordinators and background tasks until cancelled."""
@@ -302,6 +326,7 @@ class Broker:
             tasks.create_task(self.event_loop.run())
             self.metadata.start()
             tasks.create_task(self.registration.run())
+            tasks.create_task(self.replication.run())
             if self._directory.is_power_loss_open:
                 await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
@@ -350,11 +375,20 @@ class Broker:
         except TimeoutError:
             log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
+    async def leave(self) -> None:
+        """Hand leadership over to other brokers, if there are any, before the APIs are closed."""
+        if self.member is not None:
+            await self.registration.leave()
+            if self.metadata.is_controller:
+                with suppress(AlpacaError):  # there is no other voter
+                    self.metadata.quorum.transfer_leadership()
+
     async def close(self) -> None:
         """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
         await self.metadata.stop()
+        await self.topics.finish()  # differences that came last
         # Housekeeping may still run in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         partitions = list(self.topics.all_partitions())
@@ -481,7 +515,12 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            damaged=self._damaged,
         )
+
+    def _damaged(self) -> tuple[PartitionId, ...]:
+        """Return the replicas that may lack records; none before they are open."""
+        return self.replicas.damaged() if self._is_built else ()
 
     def _resume_clocks(self, time_ms: int) -> None:
         """Continue from the last recorded time, if the machine's clock is far ahead of it."""
@@ -492,13 +531,19 @@ class Broker:
         recovered = self._store.recover()
         if recovered is None:
             # A node that joined later gets the log from the others.
-            return self._found_cluster() if self._directory.identity.voters else EMPTY
+            return self._found_cluster() if self._founders() else EMPTY
         return self._adopt(recovered) if recovered.is_legacy else recovered
+
+    def _founders(self) -> Voters:
+        """Return the voters that founded the cluster; none on a node that joined it later."""
+        stored = self._directory.identity.voters
+        if stored or self.member is not None:
+            return tuple(Voter(each.node_id, each.directory_id) for each in stored)
+        return (Voter(self.settings.node_id, self._directory.directory_id),)
 
     def _found_cluster(self) -> Recovered:
         """Begin the metadata of a new cluster with the voters that founded it."""
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        self._store.write(None, None, [first_entry(voters)])
+        self._store.write(None, None, [first_entry(self._founders())])
         recovered = self._store.recover()
         assert recovered is not None, "the first entry was written"
         return recovered
@@ -508,8 +553,8 @@ class Broker:
         image = ClusterImage()
         image.apply(stored.changes)
         changes = [*stored.changes, *adopt(image, self.settings.node_id, partial(self._stored_epoch, image))]
-        voters = tuple(Voter(each.node_id, each.directory_id) for each in self._directory.identity.voters)
-        snapshot = msgspec.structs.replace(stored.snapshot, voters=voters)
+        founders = self._founders() or (Voter(self.settings.node_id, self._directory.directory_id),)
+        snapshot = msgspec.structs.replace(stored.snapshot, voters=founders)
         try:
             self._store.write_snapshot(snapshot, changes)
         except StorageFailed as error:

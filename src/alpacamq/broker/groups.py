@@ -1,7 +1,7 @@
 """Hosts the group coordinators and connects them with topics and queues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -26,7 +26,7 @@ from alpacamq.coordinator.streams.messages import CreateInternalTopics, Internal
 from alpacamq.model.errors import AlpacaError, TopicExists
 from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.state_machine import Outcome
-from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
 
@@ -81,7 +81,6 @@ class Groups:
         self._queues = queues
         self._subscribable = SubscribableTopics(resources.topics)
         self._topics_at_start = dict(resources.topics.image.topics)
-        self._checked: set[TopicPartition] = set()
         self._machines: StateMachineTopic[GroupCoordinator] = StateMachineTopic(
             OFFSETS_TOPIC, resources, self._coordinator, perform=self._perform, check=self._trim_offsets
         )
@@ -254,21 +253,16 @@ class Groups:
             log.info("internal_topics_not_created", group=wanted.group, reasons=failures[:10])
             host.post(InternalTopicsFailed(group=wanted.group, reason="; ".join(failures[:3])))
 
-    def _trim_offsets(self, partition: Partition, machine: GroupCoordinator) -> Outcome:
-        # The first load sees the state of an earlier run. Offsets without a topic id belong to the topics of
-        # that run: version 0.1 removed them with their topic.
-        is_first = partition.identity not in self._checked
-        former: Mapping[TopicName, Topic] = self._topics_at_start if is_first else self._topics.image.topics
-        self._checked.add(partition.identity)
-        return machine.trim_offsets(partial(self._offset_limit, former))
+    def _trim_offsets(self, _partition: Partition, machine: GroupCoordinator) -> Outcome:
+        return machine.trim_offsets(self._offset_limit)
 
-    def _offset_limit(
-        self, former: Mapping[TopicName, Topic], partition: TopicPartition, topic_id: TopicId
-    ) -> OffsetLimit | None:
+    def _offset_limit(self, partition: TopicPartition, topic_id: TopicId) -> OffsetLimit | None:
         """Return the limit of the offsets of a topic; None if it was deleted."""
         topic = self._topics.image.topics.get(partition.topic)
-        if topic_id == NO_TOPIC_ID and partition.topic in former:
-            topic_id = former[partition.topic].id
+        if topic_id == NO_TOPIC_ID:
+            # The offset is of an earlier run, and so is its topic.
+            former = self._topics_at_start.get(partition.topic, topic)
+            topic_id = NO_TOPIC_ID if former is None else former.id
         if topic is None or topic.id != topic_id or partition.partition >= topic.partitions:
             return None
         found = self._topics.find(topic_id.bytes, partition.partition)

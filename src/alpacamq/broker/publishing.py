@@ -19,7 +19,8 @@ from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
-from .partition.leader import Append, Partition, WriteBatcher
+from .partition.appends import Append
+from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
@@ -103,6 +104,8 @@ def packed(
 
 __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 
+# How long a call waits until its messages are on all replicas in sync.
+REPLICATION_TIMEOUT_MS = 30_000
 # Compressing more than this would block the event loop.
 _COMPRESSED_ON_LOOP_BYTES = 16 << 10
 _SEQUENCE_MASK = 0x7FFF_FFFF
@@ -370,7 +373,7 @@ class Publisher:
         if (traces := batch.partition.traces) is not None:
             records = [entry.record for entry in batch.entries]
             trace = traces.publish_trace(records, call.origin, call.received_us)
-        batch.append = Append(data, header, call.done, trace)
+        batch.append = Append(data, header, call.done, trace, timeout_ms=REPLICATION_TIMEOUT_MS)
         call.staged(batch)
         if batch.partition.stage(batch.append):
             self._staged.stage(batch.partition)

@@ -23,9 +23,9 @@ from alpacamq.cluster.commands import (
     DeleteTopic,
 )
 from alpacamq.cluster.image import ClusterImage, Delta
-from alpacamq.cluster.partition_state import PartitionId, PartitionState
+from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.partition_state import Replicas as ReplicaIds
-from alpacamq.cluster.topics import BY_DEFAULT
+from alpacamq.cluster.topics import BY_DEFAULT, configured_min_isr
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidUpdateVersion,
@@ -55,6 +55,7 @@ ID_BYTES = 16
 CONFIGURED_AT_ONCE = 50
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
+STOPPING = "the broker is stopping, and not all partitions have been recovered"
 
 
 def _uninterrupted(
@@ -102,6 +103,7 @@ class Topics:
         self.power_lost = power_lost
         self.find = replicas.led
         self._loading: Loading | None = None
+        self._loaded = asyncio.Event()
         # Differences that are not applied yet.
         self._changed: dict[TopicId, None] = {}
         self._deleted: dict[TopicId, Topic] = {}
@@ -110,6 +112,7 @@ class Topics:
         self._current: TopicId | None = None
         self._failures: dict[TopicId, AlpacaError] = {}
         self._waiting: dict[TopicId, list[asyncio.Future[None]]] = {}
+        self._to_reopen: list[TopicId] = []
         self._reopening: asyncio.TimerHandle | None = None
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
@@ -215,6 +218,7 @@ class Topics:
         loading = self._begin_loading(progress, self._admit_recovered)
         loading.run(self._mine())
         self._loading = None
+        self._loaded.set()
 
     async def load_gradually(self, progress: RecoveryProgress) -> bool:
         """Open every partition in threads. Ready ones can be found at once; differences wait until all are.
@@ -230,11 +234,12 @@ class Topics:
         # Loading has its own threads: it may take long, and open partitions need the shared ones.
         is_complete = await loop.run_in_executor(None, loading.run, self._mine())
         await asyncio.sleep(0)  # the last partitions it handed over are admitted
+        self._loaded.set()
         if is_complete:
             self._loading = None
             self._apply_soon()
         else:
-            self._fail_waiting(PartitionNotReady("the broker is stopping, and not all partitions are open"))
+            self._fail_waiting(PartitionNotReady(STOPPING))
         return is_complete
 
     def stop_loading(self) -> None:
@@ -298,6 +303,7 @@ class Topics:
             may_collide=may_collide,
             dry_run=dry_run,
         )
+        await self._begin_change()
         topic = await self._metadata.ask(command)
         if not dry_run:
             await self._applied_to(topic.id)
@@ -310,6 +316,7 @@ class Topics:
 
         Concurrent callers all get the topic that the first of them created.
         """
+        await self._begin_change()
         topic = await self._metadata.ask(CreateTopic(name=name, topic_id=uuid4(), if_absent=True))
         await self._applied_to(topic.id)
         return topic
@@ -340,6 +347,7 @@ class Topics:
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
         """Delete a topic and its files."""
+        await self._begin_change()
         topic = await self._metadata.ask(DeleteTopic(name=name, topic_id=self.image.topic(name).id))
         await self._applied_to(topic.id)
         log.info("topic_deleted", topic=topic.name)
@@ -358,6 +366,7 @@ class Topics:
         command = AddPartitions(
             name=name, partitions=partitions, assignments=tuple(assignments), dry_run=dry_run
         )
+        await self._begin_change()
         topic = await self._metadata.ask(command)
         if not dry_run:
             await self._applied_to(topic.id)
@@ -369,6 +378,7 @@ class Topics:
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
         """Replace a topic's settings by those that `change` returns for it."""
+        await self._begin_change()
         while True:
             before = self.image.topic(name)
             command = ConfigureTopic(
@@ -393,6 +403,7 @@ class Topics:
 
         When this returns, every topic without an override uses them.
         """
+        await self._begin_change()
         while True:
             before = self.image.broker_overrides(name)
             command = ConfigureBroker(
@@ -408,10 +419,18 @@ class Topics:
                 await asyncio.wait({self._applying})
             log.info("broker_configured", broker=name or "all", settings=dict(command.overrides or {}))
 
+    async def _begin_change(self) -> None:
+        """Wait until all partitions are open: an interrupted start must not leave a change half applied."""
+        if self._loading is not None:
+            await self._loaded.wait()
+            if self._loading is not None:
+                raise PartitionNotReady(STOPPING)
+
     async def finish(self) -> None:
         """Return once no change is in progress."""
         if self._reopening is not None:
             self._reopening.cancel()
+            self._reopening = None
         while self._in_progress or self._applying is not None:
             waiting: set[asyncio.Future[Any]] = set(self._in_progress)
             if self._applying is not None:
@@ -491,6 +510,7 @@ class Topics:
                 log.error("partitions_not_opened", topic=topic.name, reason=str(error))
                 self._reopen_later(topic_id)
                 failure = error
+        await self._settle(topic_id)
         # The image may have changed meanwhile.
         if (topic := self.image.topic_by_id(topic_id)) is None:
             return None
@@ -505,18 +525,30 @@ class Topics:
                 listener.topic_grown(topic.name)
         return failure
 
+    async def _settle(self, topic_id: TopicId) -> None:
+        """Let truncations end before another leader, maybe this broker, continues these logs."""
+        for partition in list(self._replicas.of_topic(topic_id).values()):
+            if partition.following is not None:
+                state = self.image.partition(PartitionId(topic_id, partition.identity.partition))
+                await partition.settled(state)
+
     def _assign_roles(self, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Lead the partitions that the image says this broker leads, and no others."""
+        """Lead the partitions that the image says this broker leads, and follow the leaders of the others."""
         states = self.image.partitions_of(topic.id)
         before = self._led_epochs(topic.id)
+        configured = configured_min_isr(self.image, topic)
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
-            if state is not None and state.leader == self._node_id:
-                partition.lead(state.leader_epoch)
+            if state is None:
+                self._replicas.set_not_led(partition)
+                partition.stop(NotLeader(f"{partition.identity} is not on this broker"))
+            elif state.leader == self._node_id:
+                partition.lead(state, min_isr(configured, state.replication_factor))
                 self._replicas.set_led(partition)
             else:
                 self._replicas.set_not_led(partition)
+                partition.follow(state)
         if self._led_epochs(topic.id) != before:
             self._notify_leadership(topic.name)
 
@@ -534,8 +566,11 @@ class Topics:
         async for some in in_slices(list(self.image.topics.values()), CONFIGURED_AT_ONCE):
             for topic in some:
                 config = self.config_of(topic) if topic.overrides else without_overrides
-                for partition in self._replicas.of_topic(topic.id).values():
+                partitions = list(self._replicas.of_topic(topic.id).values())
+                for partition in partitions:
                     partition.configure(config)
+                # min.insync.replicas may have changed.
+                self._assign_roles(topic, [each for each in partitions if each.is_leading])
 
     async def _remove(self, topic: Topic) -> None:
         """Delete what this broker has of a deleted topic."""
@@ -552,11 +587,15 @@ class Topics:
             await self._replicas.delete(partition)
 
     def _reopen_later(self, topic_id: TopicId) -> None:
-        def retry() -> None:
-            self._changed[topic_id] = None
-            self._apply_soon()
+        self._to_reopen.append(topic_id)
+        if self._reopening is None:
+            self._reopening = asyncio.get_running_loop().call_later(REOPEN_SECONDS, self._reopen)
 
-        self._reopening = asyncio.get_running_loop().call_later(REOPEN_SECONDS, retry)
+    def _reopen(self) -> None:
+        self._reopening = None
+        self._changed.update(dict.fromkeys(self._to_reopen))
+        self._to_reopen.clear()
+        self._apply_soon()
 
     # Waiting for differences to be applied.
 

@@ -196,9 +196,17 @@ class Transactions:
             await asyncio.gather(*(self._flush(partition) for partition in known.partitions))
 
     async def _flush(self, partition: TopicPartition) -> None:
-        with suppress(UnknownTopic):  # deleted meanwhile
+        try:
             found = self._topics.partition(*partition)
             await found.flush_to(found.log.end_offset)
+        except UnknownTopic:
+            if self._exists(partition):
+                raise  # it only cannot be written to here
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        """Return whether the metadata has a partition; only then was it not deleted."""
+        topic = self._topics.image.topics.get(partition.topic)
+        return topic is not None and partition.partition < topic.partitions
 
     async def _write_markers(
         self, host: StateMachineHost[TransactionCoordinator], markers: WriteMarkers
@@ -242,12 +250,12 @@ class Transactions:
                     )
                 except FencedProducer:
                     await self._flush(partition)  # ended there by a later epoch, perhaps just now
-            except UnknownTopic:
-                return  # deleted meanwhile
             except DamagedLog as error:
                 log.error("marker_not_written", partition=str(partition), reason=str(error))
                 return  # nothing behind the damage is served, so no consumer sees the open transaction
             except AlpacaError as error:
+                if isinstance(error, UnknownTopic) and not self._exists(partition):
+                    return  # deleted meanwhile
                 log.warning("marker_not_written", partition=str(partition), reason=str(error))
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)

@@ -338,17 +338,17 @@ AnyCommand = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
+_decoder: msgspec.msgpack.Decoder[Command[Any]] = msgspec.msgpack.Decoder(AnyCommand)
 _reply_types: Mapping[type, Any] = {
     command: get_args(command.__orig_bases__[0])[0] for command in get_args(AnyCommand)
 }
 
 
-def encode(command: AnyCommand) -> bytes:
+def encode(command: Command[Any]) -> bytes:
     return _encoder.encode(command)
 
 
-def decode(data: bytes | bytearray | memoryview) -> AnyCommand:
+def decode(data: bytes | bytearray | memoryview) -> Command[Any]:
     """Decode a command. Raises msgspec.DecodeError."""
     return _decoder.decode(data)
 

@@ -140,6 +140,11 @@ class Controller:
             due.append(self._drain_ms)
         return min(due)
 
+    def keep_session(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Extend the session of the broker in the controller's own process: it runs if this does."""
+        if self._sessions.of(broker_id).ends_ms is not None:
+            self._sessions.extend(broker_id, now_ms)
+
     def tick(self, now_ms: int) -> Decision[None]:
         """Fence brokers whose sessions have ended, move leaders back, drain; elect at the first call."""
         if self._is_new:
@@ -203,6 +208,7 @@ class Controller:
         session = self._sessions.begin(command.id, now_ms)
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
+        session.has_lost_data = is_data_lost
         self._partitions.fenced(command.id, is_data_lost=is_data_lost)
         self._partitions.damaged(command.id, command.damaged)
         epoch = self.image.next_broker_epoch
@@ -258,6 +264,9 @@ class Controller:
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)
         if may_shut_down:
             self._end_session(broker.id)
+        if broker.is_shutting_down and not command.wants_shutdown:
+            broker = msgspec.structs.replace(broker, is_shutting_down=False)
+            self._pending.put(broker_change(broker))
         if broker.is_fenced and is_caught_up and not command.wants_shutdown:
             broker = msgspec.structs.replace(broker, is_fenced=False, active_epoch=broker.epoch)
             self._pending.put(broker_change(broker))

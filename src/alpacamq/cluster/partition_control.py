@@ -128,6 +128,7 @@ class PartitionControl:
             can_lead=can_lead,
             should_lead=should_lead,
             can_lead_uncleanly=can_lead_uncleanly,
+            has_lost_data=self._sessions.has_lost_data,
             min_isr=None if topic is None else configured_min_isr(self._image, topic),
             is_unclean_allowed=is_unclean or (topic is not None and self.is_unclean_allowed(topic)),
         )
@@ -278,15 +279,19 @@ class PartitionControl:
     def _begin(self, target: Replicas, partition: PartitionId, state: PartitionState) -> PartitionState:
         """Return the state in which `target` catch up; a reassignment in progress is replaced."""
         check_replicas(self._image, target)
-        original = state.original_replicas
         dropped = without(state.adding, target)
-        isr = without(state.isr, dropped)
-        _check_keeps_in_sync(state, isr)
+        _check_can_drop(state, dropped)
+        return self._moving_to(target, partition, state, dropped)
+
+    def _moving_to(
+        self, target: Replicas, partition: PartitionId, state: PartitionState, dropped: Replicas = ()
+    ) -> PartitionState:
+        original = state.original_replicas
         removing = without(original, target)
         return advance(
             state,
             self._electorate(partition),
-            isr=isr,
+            isr=without(state.isr, dropped),
             replicas=(*target, *removing),
             adding=without(target, original),
             removing=removing,
@@ -295,12 +300,11 @@ class PartitionControl:
     def _cancel(self, partition: PartitionId, state: PartitionState) -> PartitionState:
         if not state.is_moving:
             raise NoReassignmentInProgress("the partition is not being reassigned")
-        isr = without(state.isr, state.adding)
-        _check_keeps_in_sync(state, isr)
+        _check_can_drop(state, state.adding)
         return advance(
             state,
             self._electorate(partition),
-            isr=isr,
+            isr=without(state.isr, state.adding),
             replicas=state.original_replicas,
             adding=(),
             removing=(),
@@ -345,7 +349,7 @@ class PartitionControl:
             if state.is_moving or (other := replacement(self._image, state, broker_id, load)) is None:
                 continue
             target = tuple(other if replica == broker_id else replica for replica in state.replicas)
-            self._put(partition, state, self._begin(target, partition, state))
+            self._put(partition, state, self._moving_to(target, partition, state))
             load[other] += 1
             moving += 1
 
@@ -353,7 +357,7 @@ class PartitionControl:
         """Cancel the moves off a broker that are in progress."""
         for partition in list(self._image.moving):
             state = self._state(partition)
-            if state.removing == (broker_id,) and without(state.isr, state.adding):
+            if state.removing == (broker_id,) and keeps_a_complete_replica(state, state.adding):
                 self._put(partition, state, self._cancel(partition, state))
 
     def needs(self, broker_id: BrokerId) -> PartitionId | None:
@@ -400,7 +404,13 @@ def _check_is_current(state: PartitionState, broker_id: BrokerId, proposal: IsrP
         raise InvalidUpdateVersion(f"{name} is in partition epoch {state.partition_epoch}")
 
 
-def _check_keeps_in_sync(state: PartitionState, isr: Replicas) -> None:
-    """Refuse to drop the replicas that a reassignment added if no other is in sync."""
-    if state.isr and not isr:
+def keeps_a_complete_replica(state: PartitionState, dropped: Replicas) -> bool:
+    """Whether, without these replicas, another one can still lead or will be able to when it runs."""
+    complete = state.isr or state.elr
+    return not complete or bool(without(complete, dropped))
+
+
+def _check_can_drop(state: PartitionState, dropped: Replicas) -> None:
+    """Refuse to drop the replicas that a reassignment added if no other has all records."""
+    if not keeps_a_complete_replica(state, dropped):
         raise InvalidReplicaAssignment("only replicas that are being added are in sync")

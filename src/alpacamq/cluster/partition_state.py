@@ -82,6 +82,8 @@ class Electorate(NamedTuple):
     should_lead: Callable[[int], bool]
     # Known to be undamaged, from the broker itself: may lead although it lacks records.
     can_lead_uncleanly: Callable[[int], bool]
+    # Came back without its records: the last choice of an unclean election.
+    has_lost_data: Callable[[int], bool]
     # min.insync.replicas as configured; None if it is not.
     min_isr: int | None
     is_unclean_allowed: bool
@@ -197,9 +199,8 @@ def _elect(
                 return replica, isr, elr
             return replica, (replica,), without(elr, (replica,)) if required > 1 else ()
     if electorate.is_unclean_allowed:
-        if last_leader in order:
-            order = (last_leader, *without(order, (last_leader,)))
-        for replica in filter(electorate.can_lead_uncleanly, order):
+        by_choice = sorted(order, key=lambda each: (each != last_leader, electorate.has_lost_data(each)))
+        for replica in filter(electorate.can_lead_uncleanly, by_choice):
             return replica, (replica,), ()
     return None, isr, elr
 

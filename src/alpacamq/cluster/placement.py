@@ -99,9 +99,10 @@ class _Rack:
         return heappop(self.brokers)
 
     @property
-    def key(self) -> tuple[float, int, str]:
+    def key(self) -> tuple[float, int, int, str]:
         tie = _mixed(self._seed, self._replicas, int.from_bytes(self.name.encode()[-8:], "big"))
-        return self._replicas / self._size, tie, self.name
+        load_of_cluster = self.brokers[0][1] if self.brokers else 0
+        return self._replicas / self._size, load_of_cluster, tie, self.name
 
 
 class _Pool:

@@ -21,6 +21,8 @@ class Session:
     # Whether the broker has told this controller which of its replicas are damaged.
     is_heard: bool = False
     damaged: frozenset[PartitionId] = frozenset()
+    # Whether it registered with another directory than before, or an older state of it.
+    has_lost_data: bool = False
     applied_index: int = 0
     # The metadata that it must have applied before it is unfenced.
     registered_index: int = 0
@@ -68,6 +70,10 @@ class Sessions:
     def is_heard(self, broker_id: int) -> bool:
         session = self._sessions.get(broker_id)
         return session is not None and session.is_heard
+
+    def has_lost_data(self, broker_id: int) -> bool:
+        session = self._sessions.get(broker_id)
+        return session is not None and session.has_lost_data
 
     def ended(self, now_ms: int) -> list[BrokerId]:
         """Return the brokers whose sessions have run out."""

@@ -137,9 +137,12 @@ class TopicControl:
                 raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is running")
 
     def _put_partitions(self, topic: Topic, first: int, assignments: tuple[Replicas, ...]) -> None:
-        for index, replicas in enumerate(assignments, first):
-            state = new_partition(replicas, self._may_be_in_sync)
-            self._pending.put(partition_change(PartitionId(topic.id, index), state))
+        self._pending.put(
+            *(
+                partition_change(PartitionId(topic.id, index), new_partition(replicas, self._may_be_in_sync))
+                for index, replicas in enumerate(assignments, first)
+            )
+        )
 
     def _may_be_in_sync(self, broker_id: int) -> bool:
         broker = self._image.brokers.get(BrokerId(broker_id))

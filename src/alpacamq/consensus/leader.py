@@ -194,8 +194,7 @@ class Leader:
         transfer = self.transfer
         if transfer is None or transfer.is_sent:
             return
-        peer = self._peers.get(transfer.to)
-        if peer is not None and peer.match_index == self._log.last_index:
+        if self._peers[transfer.to].match_index == self._log.last_index:
             transfer.is_sent = True
             self.ask_to_campaign(transfer.to)
 
@@ -232,7 +231,7 @@ class Leader:
             if peer.snapshot_index is None and now_ms >= peer.wait_until_ms:
                 if peer.next_index <= self._log.last_index:
                     self._send_entries(peer, commit_index, now_ms)
-                elif peer.is_heartbeat_due or peer.commit_sent < min(commit_index, peer.match_index):
+                elif peer.is_heartbeat_due or peer.commit_sent < commit_index:
                     self._send_append(peer, peer.next_index - 1, (), commit_index)
             if peer.is_heartbeat_due:
                 prev_index = peer.match_index if peer.match_index >= self._log.base_index else NO_INDEX
@@ -268,7 +267,7 @@ class Leader:
             return
         peer.snapshot_index = None
         if installed:
-            peer.next_index = max(peer.next_index, index + 1)
+            peer.next_index = index + 1
         else:
             peer.wait_until_ms = self._resend_ms(now_ms)
 

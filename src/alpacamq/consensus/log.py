@@ -124,7 +124,7 @@ class RaftLog:
             self._voters.pop()
         self._forget_writes_from(index)
         if index < self.write_from:
-            self.truncate_from = index if self.truncate_from is None else min(self.truncate_from, index)
+            self.truncate_from = index
             self.write_from = index
 
     def restart_after(self, snapshot: Snapshot) -> None:
@@ -179,7 +179,7 @@ class RaftLog:
         while self._writes and self._writes[0].number <= number:
             write = self._writes.popleft()
             hard_state = write.hard_state
-            self.flushed_index = max(self.flushed_index, write.end_index)
+            self.flushed_index = write.end_index
         return hard_state
 
     def _forget_writes_from(self, index: int) -> None:

@@ -533,7 +533,7 @@ class Raft:
 
     def _on_append_request(self, request: AppendRequest) -> None:
         assert self._leading is None, "one leader per term"
-        if self.role is not Role.FOLLOWER or self.leader != request.sender:
+        if self.leader != request.sender:
             self._become_follower(self.term, request.sender)
         self._leader_heard_ms = self._now_ms
         self._restart_election_timer()

@@ -49,6 +49,8 @@ _idle = msgspec.msgpack.Decoder(int)
 
 R = TypeVar("R")
 
+_COMMITS = (CommitRequest, TxnCommitRequest, ResetOffsetsRequest)
+
 
 class OffsetLimit(NamedTuple):
     """The largest offset that a group can have reached in a partition, and the id of its topic."""
@@ -344,7 +346,7 @@ def _pending_change(
 
 def with_topic_ids(request: Request[R], id_of: Callable[[str], TopicId]) -> Request[R]:
     """Add the topic ids that a request for offsets lacks. `id_of` returns NO_TOPIC_ID for unknown topics."""
-    if isinstance(request, CommitRequest | TxnCommitRequest | ResetOffsetsRequest):
+    if isinstance(request, _COMMITS):
         offsets = tuple(
             msgspec.structs.replace(each, topic_id=id_of(each.topic))
             if each.topic_id == NO_TOPIC_ID

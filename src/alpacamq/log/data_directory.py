@@ -196,8 +196,13 @@ class DataDirectory:
             self._change(cluster_id=cluster_id, proposal=None)
 
     def replace_identity(self, identity: Identity) -> None:
-        """Store another identity durably. Blocking."""
-        self._replace(IDENTITY, encode_identity(identity))
+        """Store another identity durably. Blocking. Raises StorageFailed."""
+        try:
+            self._replace(IDENTITY, encode_identity(identity))
+        except OSError as error:
+            raise StorageFailed(
+                f"{self.path / IDENTITY} cannot be written: {error.strerror or error}"
+            ) from error
         self._identity = identity
 
     def power_loss_settled(self) -> None:

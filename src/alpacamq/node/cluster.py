@@ -10,8 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from alpacamq.api.cluster.listener import ClusterListener, Service
+from alpacamq.api.cluster.replica_fetch import ReplicaFetches
+from alpacamq.broker.broker import Broker
 from alpacamq.broker.member import Member, MemberSettings, NodeAddress
 from alpacamq.broker.peers.handshake import Peer, check_secret_configured
+from alpacamq.broker.replication.service import FlushPolicy
 from alpacamq.model.address import Address
 from alpacamq.model.errors import InvalidConfig
 from alpacamq.model.ids import BrokerId
@@ -112,6 +115,22 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             description="Time without a sign of the controller after which another is elected.",
         ),
     ] = 1000
+    replica_lag_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=INT32_MAX,
+            description="Time that a replica may be behind its leader before it is not in sync any more.",
+        ),
+    ] = 10_000
+    flush: Annotated[
+        FlushPolicy,
+        Meta(
+            description="ack: replicas flush records to disk before they count as replicated. interval: the "
+            "topic's flush settings decide, and a power loss of all replicas at once can lose acknowledged "
+            "records."
+        ),
+    ] = FlushPolicy.ACK
     replication_factor: Annotated[
         int,
         Meta(
@@ -185,14 +204,39 @@ def advertised_for(config: ClusterConfig, bound: Address) -> Address:
     return Address(socket.gethostname() if bound.is_wildcard else config.listen.host, bound.port)
 
 
-def cluster_listener(config: ClusterConfig, member: Member) -> ClusterListener:
-    """Return the listener for other nodes, not yet bound."""
-    service = Service(member.values, member.handlers, member.posts, _refuse_fetches)
-    return ClusterListener(config.listen.host, config.listen.port, member.local, member.secret, service)
+class NodeListener:
+    """The listener for other nodes. Replica fetches are served once the broker has its partitions."""
 
+    def __init__(self, config: ClusterConfig, member: Member) -> None:
+        service = Service(member.values, member.handlers, member.posts, self._on_fetch_connection)
+        self._listener = ClusterListener(
+            config.listen.host, config.listen.port, member.local, member.secret, service
+        )
+        self._fetches: ReplicaFetches | None = None
+        self._can_fetch = asyncio.Event()
 
-def _refuse_fetches(transport: asyncio.Transport, _peer: Peer) -> None:
-    transport.abort()
+    def bind(self) -> None:
+        """Bind the address; `run` serves nodes."""
+        self._listener.bind()
+
+    def serve_fetches(self, broker: Broker) -> None:
+        """Serve replica fetches from now on."""
+        self._fetches = ReplicaFetches(broker.topics, broker.work_threads)
+        self._can_fetch.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listener.run())
+            await self._can_fetch.wait()
+            assert self._fetches is not None
+            tasks.create_task(self._fetches.run())
+
+    def _on_fetch_connection(self, transport: asyncio.Transport, peer: Peer) -> None:
+        if self._fetches is None:
+            transport.abort()  # its follower tries again
+        else:
+            self._fetches.on_connection(transport, peer)
 
 
 def _secret_file(config: ClusterConfig) -> Path | None:

@@ -485,7 +485,7 @@ def _assignment(option: Option) -> str:
     if option.type in {int, bool}:
         return f"{name} = {text}{_size_note(option, '  # ')}"
     if option.is_list:
-        return f"{name} = {list(option.default)}"
+        return f"{name} = {[str(each) for each in option.default]}"
     return f'{name} = "{text}"'
 
 

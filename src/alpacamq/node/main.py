@@ -5,6 +5,7 @@ Modules of a command are imported when it runs, so that `--help` is fast.
 """
 
 import argparse
+import asyncio
 import os
 import sys
 import time
@@ -61,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ID@HOST:PORT,…",
         help="nodes that found the cluster, the same list on each; without it, this node is its own cluster",
     )
+    serve.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="start a cluster of N broker processes on this machine, for more cores or to try one",
+    )
     commands.add_parser("config", help="print a configuration file with every option and its default")
     verify = commands.add_parser(
         "verify", help="check every stored batch of a stopped broker against its checksum"
@@ -111,6 +118,11 @@ def _serve(parsed: argparse.Namespace) -> int:
     given = {option: getattr(parsed, name) for name, option in OVERRIDES.items()}
     config = load(parsed.config, os.environ, {key: text for key, text in given.items() if text is not None})
     logs.configure(config.logging.level, config.logging.format, sys.stderr)
+    if parsed.processes is not None:
+        from .processes import serve_processes
+
+        options = [] if parsed.config is None else ["--config", str(parsed.config)]
+        return asyncio.run(serve_processes(config, parsed.processes, options, started_at))
     uvloop.run(serve(config, started_at))
     return 0
 

@@ -30,6 +30,7 @@ from alpacamq.broker.groups import CoordinatorSettings
 from alpacamq.broker.member import CLUSTER_LISTENER
 from alpacamq.broker.metadata.registration import RegistrationSettings
 from alpacamq.broker.queue.host import QueueSettings
+from alpacamq.broker.replication.service import ReplicationSettings
 from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
@@ -42,7 +43,7 @@ from alpacamq.queues.messages import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
-from .cluster import advertised_for, cluster_listener, member_settings
+from .cluster import NodeListener, advertised_for, member_settings
 from .config import KafkaConfig, NodeConfig
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 
@@ -239,12 +240,13 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 if config.cluster.is_enabled:
                     await loop.run_in_executor(None, broker.open_directory)
                     assert broker.member is not None
-                    nodes = cluster_listener(config.cluster, broker.member)
+                    nodes = NodeListener(config.cluster, broker.member)
                     nodes.bind()
                     running.append(tasks.create_task(nodes.run()))
                     running.append(tasks.create_task(broker.member.run()))
                     if not await _unless_stopped(broker.join(), stop):
                         raise _Stopped
+                    nodes.serve_fetches(broker)
                 else:
                     await loop.run_in_executor(None, broker.begin)
                 is_open = True
@@ -278,6 +280,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 announce(config, bound, http_apis, started_at)
                 await stop.wait()
                 log.info("stopping")
+                await broker.leave()
             for task in running:
                 task.cancel()
     finally:
@@ -423,6 +426,7 @@ def broker_settings(config: NodeConfig, reached: Mapping[str, Address]) -> Broke
             heartbeat_ms=cluster.heartbeat_ms,
         ),
         controller=ControllerSettings(dead_ms=cluster.dead_ms, replication_factor=cluster.replication_factor),
+        replication=ReplicationSettings(replica_lag_ms=cluster.replica_lag_ms, flush=cluster.flush),
         member=member_settings(cluster),
     )
 

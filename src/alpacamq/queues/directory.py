@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 
 from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
-from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups, UnknownTopic
+from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups
+from alpacamq.model.ids import NO_TOPIC_ID, TopicId
 from alpacamq.model.state_machine import Change
 
 from .chunks import CHUNK_BITS, CHUNK_SIZE, Chunk, LeaseGroup, State
-from .messages import EngineLimits, Move, PartitionsView, QueueId, fits
+from .messages import EngineLimits, Move, PartitionsView, QueueId, fits, unreadable
 from .partition import EventOutput, SharePartition
 from .queue import Queue
 from .records import (
@@ -42,20 +43,22 @@ def restore(partition: SharePartition, output: EventOutput, now_ms: int) -> list
     return sorted(moves, key=_sequence)
 
 
-def cut_tail(partition: SharePartition, log_end: int, output: EventOutput) -> bool:
-    """Forget deliveries of messages that a crash has removed from the log; return whether there were any.
+def cut_tail(partition: SharePartition, leader_end: int, output: EventOutput) -> bool:
+    """Forget deliveries of messages that the partition has lost; return whether there were any.
 
-    Their offsets will be given to new messages, which old receipts must not settle.
+    Their offsets will be given to new messages, which old receipts must not settle. `leader_end` is the end
+    of the partition's leader: by that of a replica that lags behind, acknowledged messages would be delivered
+    again.
     """
     progress = partition.progress
-    is_cut = progress.start_offset > log_end
+    is_cut = progress.start_offset > leader_end
     if is_cut:
-        progress.start_offset = log_end
+        progress.start_offset = leader_end
         output.write(partition)
     for chunk in [*progress.chunks.values()]:
-        if chunk.end_offset > log_end:
+        if chunk.end_offset > leader_end:
             base = chunk.index << CHUNK_BITS
-            is_cut |= _retain(partition, chunk, (1 << max(log_end - base, 0)) - 1, output)
+            is_cut |= _retain(partition, chunk, (1 << max(leader_end - base, 0)) - 1, output)
     return is_cut
 
 
@@ -149,11 +152,12 @@ class QueueDirectory:
             return queue
         if not queue_id.group or not fits(queue_id.group, MAX_GROUP_BYTES):
             raise InvalidGroupId(f"invalid group id: must be 1 to {MAX_GROUP_BYTES} bytes of UTF-8")
-        if self._log.config(queue_id.topic) is None:
-            raise UnknownTopic(f"unknown topic {queue_id.topic!r}")
+        topic = self._log.topic(queue_id.topic)
+        if topic is None or self._log.config(queue_id.topic) is None:
+            raise unreadable(queue_id.topic, self._log)
         if len(self._queues) >= self._limits.max_queues:
             raise TooManyGroups(f"too many queues: the limit is {self._limits.max_queues}")
-        queue = self._add(queue_id, StoredQueue(self.new_generation(now_ms), {}))
+        queue = self._add(queue_id, StoredQueue(self.new_generation(now_ms), {}, topic.id))
         self.output.write(queue)
         return queue
 
@@ -176,7 +180,7 @@ class QueueDirectory:
             return
         queue = self._queues.get(stored.queue) or self._add(stored.queue, StoredQueue(0, {}))
         if stored.kind == QUEUE:
-            queue.generation, overrides = unpack_queue(value)
+            queue.generation, overrides, queue.topic_id = unpack_queue(value)
             queue.overrides = dict(overrides)
             queue.is_stored = True
             self._last_generation = max(self._last_generation, queue.generation)
@@ -197,18 +201,30 @@ class QueueDirectory:
         chunk.is_stored = True
         partition.progress.chunks[stored.chunk] = chunk
 
+    def adopt_topic_ids(self, former_id: Callable[[str], TopicId]) -> None:
+        """Give queues that were stored without a topic id that of their topic."""
+        for queue in self:
+            if queue.topic_id == NO_TOPIC_ID:
+                queue.topic_id = former_id(queue.id.topic)
+                self.output.write(queue)
+
+    def check_loadable(self) -> None:
+        """Raise PartitionNotReady if a partition that a queue has state of cannot be read here."""
+        for queue in self:
+            for partition in queue.partitions.values():
+                if self._exists(queue, partition):
+                    queue.bounds(partition.number)
+
     def loaded(self, now_ms: int) -> None:
         """Resume after replay; repeat moves that are not known to be done."""
         for queue in list(self._queues.values()):
-            topic = queue.id.topic
-            partition_count = self._log.partitions(topic) if self._log.config(topic) is not None else 0
             for partition in [*queue.partitions.values()]:
-                if partition.number < partition_count:
+                if self._exists(queue, partition):
                     self._load(queue, partition, now_ms)
                 else:
                     restore(partition, self.output, now_ms)
                     queue.forget_partition(partition)
-            if not partition_count or not queue.is_stored:
+            if not queue.is_stored or not queue.is_of(self._log.topic(queue.id.topic)):
                 # The topic was deleted, and the broker stopped before the queue was.
                 self.forget(queue)
 
@@ -216,13 +232,15 @@ class QueueDirectory:
         for queue in list(self._queues.values()):
             yield from queue.snapshot()
 
+    def _exists(self, queue: Queue, partition: SharePartition) -> bool:
+        """Return whether the queue's topic has this partition."""
+        topic = self._log.topic(queue.id.topic)
+        return topic is not None and queue.is_of(topic) and partition.number < topic.partitions
+
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
         _, log_end = queue.bounds(partition.number)
-        _, end = self._log.bounds(queue.id.topic, partition.number, is_committed=False)
-        # Records appended since the start have reused the offsets of lost ones.
-        if (cut_offset := self._log.cut_offset(queue.id.topic, partition.number)) is not None:
-            end = min(cut_offset, end)
-        if cut_tail(partition, end, self.output):
+        leader_end = self._log.leader_end(queue.id.topic, partition.number)
+        if leader_end is not None and cut_tail(partition, leader_end, self.output):
             partition.generation = self.new_generation(now_ms)
             self.output.write(partition)
         for leases in restore(partition, self.output, now_ms):

@@ -10,6 +10,7 @@ from typing import Any
 
 from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, TooManyWaiting, UnknownTopic
+from alpacamq.model.ids import TopicId
 from alpacamq.model.state_machine import Change, Outcome, Pending, Reply, Request
 from alpacamq.model.topics import TopicConfig
 
@@ -36,7 +37,8 @@ from .messages import (
     SettleReply,
     SettleRequest,
     Start,
-    TopicDeleted,
+    TopicsChanged,
+    unreadable,
 )
 from .queue import PendingReceive, Queue, check_overrides, describe
 from .receiving import (
@@ -195,6 +197,7 @@ class QueueEngine:
         self._receives = PendingReceives(self._queues.deadlines, limits)
         # Queues that have changed since their waiting receives were last served.
         self._dirty: dict[Queue, None] = {}
+        self._topics_version: int | None = None
 
     def handle(self, batch: Sequence[Pending], now_ms: int) -> Outcome:
         """Handle requests in order; everything they change is one outcome."""
@@ -209,11 +212,14 @@ class QueueEngine:
         return self._finish(out, now_ms)
 
     def settings(self, queue_id: QueueId) -> TopicConfig:
-        """Return the settings of a topic with the overrides of the group; raise UnknownTopic."""
+        """Return the settings of a topic with the overrides of the group.
+
+        Raises UnknownTopic, or PartitionNotReady if the topic cannot be read here.
+        """
         if (queue := self._queues.find(queue_id)) is not None:
             return queue.settings
         if (config := self._log.config(queue_id.topic)) is None:
-            raise UnknownTopic(f"unknown topic {queue_id.topic!r}")
+            raise unreadable(queue_id.topic, self._log)
         return config
 
     def is_done(self, queue_id: QueueId, partition: int, offset: int) -> bool:
@@ -243,10 +249,19 @@ class QueueEngine:
         """Apply a stored record; ignore unknown kinds."""
         self._queues.replay(key, value)
 
+    def check_loadable(self, former_id: Callable[[str], TopicId]) -> None:
+        """Raise PartitionNotReady if a partition that a queue has state of cannot be read here.
+
+        To be called before `loaded`, which needs their bounds. Queues without a topic id, as version 0.1
+        stored them, get that which `former_id` returns for their topic.
+        """
+        self._queues.adopt_topic_ids(former_id)
+        self._queues.check_loadable()
+
     def loaded(self, now_ms: int) -> Outcome:
         """Resume after replay; repeat moves that are not known to be done.
 
-        The view must contain all topics by now: queues of unknown topics are deleted.
+        Queues of deleted topics are deleted.
         """
         self._queues.loaded(now_ms)
         return self._finish(self._end_due(now_ms), now_ms)
@@ -359,9 +374,21 @@ class QueueEngine:
                 partition.release(leases, move.offset, leases.count - 1)
                 self._dirty[queue] = None
 
-    def _topic_deleted(self, event: TopicDeleted, _reply_to: object, out: Outcome, _now_ms: int) -> None:
-        for queue in self._queues.of_topic(event.topic):
-            self._forget(queue, UnknownTopic(f"topic {event.topic!r} was deleted"), out)
+    def _topics_changed(self, _event: TopicsChanged, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
+        """Do nothing more than before any other event: see `_forget_deleted`."""
+
+    def _forget_deleted(self) -> Outcome:
+        """Delete the queues of deleted topics, if topics have changed since the last event.
+
+        That a topic of the same name exists makes no difference: its queues start with nothing.
+        """
+        out = Outcome()
+        if self._log.version != self._topics_version:
+            self._topics_version = self._log.version
+            for queue in [*self._queues]:
+                if not queue.is_of(self._log.topic(queue.id.topic)):
+                    self._forget(queue, UnknownTopic(f"topic {queue.id.topic!r} was deleted"), out)
+        return out
 
     def _forget(self, queue: Queue, error: AlpacaError, out: Outcome) -> None:
         out.replies += self._receives.fail(queue, error)
@@ -373,7 +400,7 @@ class QueueEngine:
 
         What exceeds the limit of one event is left to the next tick, which is due at once.
         """
-        out = Outcome()
+        out = self._forget_deleted()
         late: list[PendingReceive] = []
         ended = 0
         for due in self._queues.deadlines.take_due(now_ms):
@@ -420,5 +447,5 @@ _HANDLERS: Mapping[type[Request[Any]], _Handler] = {
     BacklogRead: QueueEngine._backlog_read,
     MovesDone: QueueEngine._moves_done,
     MovesReturned: QueueEngine._moves_returned,
-    TopicDeleted: QueueEngine._topic_deleted,
+    TopicsChanged: QueueEngine._topics_changed,
 }

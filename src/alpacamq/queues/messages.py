@@ -10,10 +10,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, PartitionNotReady, UnknownTopic
+from alpacamq.model.ids import TopicId
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Request
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import Topic, TopicConfig
 
 
 class OffsetRange(NamedTuple):
@@ -37,21 +38,52 @@ class Outline(NamedTuple):
 
 
 class PartitionsView(Protocol):
-    """The settings of topics and the bounds of their partitions, without I/O."""
+    """The topics of the cluster, and the bounds of the partitions that can be read here, without I/O.
+
+    Only `topic` says whether a topic exists. One that exists may not be readable here: while it is created or
+    recovered, or because other brokers have its partitions.
+    """
+
+    @property
+    def version(self) -> int:
+        """Return a number that changes whenever a topic is created, grown or deleted."""
+        ...
+
+    def topic(self, name: str) -> Topic | None:
+        """Return the topic of this name, by the committed metadata; None if it does not exist."""
+        ...
 
     def config(self, topic: str) -> TopicConfig | None:
-        """Return the settings of a topic; None if it does not exist."""
+        """Return the settings of a topic; None if it cannot be read here."""
         ...
 
-    def partitions(self, topic: str) -> int: ...
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions that can be read here, from the first on."""
+        ...
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
-        """Return the first offset of a partition, and its last stable offset or its high watermark."""
+        """Return the first offset of a partition, and its last stable offset or its high watermark.
+
+        Raises PartitionNotReady if the partition cannot be read here.
+        """
         ...
 
-    def cut_offset(self, topic: str, partition: int) -> int | None:
-        """Return where a power loss has cut the log, if stored state may refer to later offsets."""
+    def leader_end(self, topic: str, partition: int) -> int | None:
+        """Return the end offset of the partition's leader when stored state was last valid.
+
+        State of later offsets refers to records that were lost, whose offsets have been or will be given to
+        new ones: a power loss has cut the only replica, or a repair. The end of a follower must not be
+        returned: it may only lag behind, and acknowledged messages would be delivered again. None if nothing
+        can have been lost.
+        """
         ...
+
+
+def unreadable(topic: str, log: PartitionsView) -> AlpacaError:
+    """Return the error for a topic that cannot be read here."""
+    if log.topic(topic) is None:
+        return UnknownTopic(f"unknown topic {topic!r}")
+    return PartitionNotReady(f"topic {topic!r} cannot be read now")
 
 
 # The group of queues that are used without a group name: SQS queues, redrive, peeking.
@@ -251,10 +283,8 @@ class ListRequest(Request[ListReply], frozen=True, kw_only=True):
     """List the queues of this machine."""
 
 
-class TopicDeleted(Request[None], frozen=True, kw_only=True):
-    """Event: a topic was deleted; its queues are deleted too."""
-
-    topic: str
+class TopicsChanged(Request[None], frozen=True, kw_only=True):
+    """Event: topics have changed; queues of deleted ones are deleted now instead of with the next event."""
 
 
 class RecordsArrived(Request[None], frozen=True, kw_only=True):
@@ -290,6 +320,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     queue: QueueId
+    topic_id: TopicId  # of the queue
     partition: int
     offset: int
     target: str  # empty: the dead-letter topic of the queue

@@ -7,10 +7,10 @@ import msgspec
 
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
-from alpacamq.model.errors import InvalidConfig, UnknownTopic
+from alpacamq.model.errors import InvalidConfig
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Change
-from alpacamq.model.topics import TopicConfig, check_setting
+from alpacamq.model.topics import Topic, TopicConfig, check_setting
 
 from .chunks import CHUNK_BITS, LeaseGroup, PendingMove, State
 from .messages import (
@@ -23,6 +23,7 @@ from .messages import (
     ReceiveRequest,
     ShareTerms,
     Start,
+    unreadable,
 )
 from .partition import Consumers, EventOutput, LeaseCounts, SharePartition
 from .ready import ALL_LANES, LaneScheduler, ReadyPartitions
@@ -92,6 +93,7 @@ class Queue:
         take_producer_id: Callable[[], int],
     ) -> None:
         self.id = queue_id
+        self.topic_id = stored.topic_id
         self.generation = stored.generation
         self.overrides = dict(stored.overrides)
         self.partitions: dict[int, SharePartition] = {}
@@ -124,6 +126,10 @@ class Queue:
         """Return whether the queue reads committed records only."""
         return ISOLATION not in self.overrides
 
+    def is_of(self, topic: Topic | None) -> bool:
+        """Return whether this is a queue of this topic, and not of a deleted one of the same name."""
+        return topic is not None and topic.id == self.topic_id
+
     def share(self, terms: ShareTerms) -> None:
         """Apply the settings of a share group from now on."""
         wanted = {
@@ -143,7 +149,8 @@ class Queue:
 
     def change(self) -> Change:
         self.is_stored = True
-        return Change(queue_key(self.id), pack_queue(StoredQueue(self.generation, self.overrides)))
+        stored = StoredQueue(self.generation, self.overrides, self.topic_id)
+        return Change(queue_key(self.id), pack_queue(stored))
 
     def snapshot(self) -> Iterator[Change]:
         """Yield the records of this queue as they were written last; it may change in the meantime."""
@@ -167,11 +174,11 @@ class Queue:
     def refresh(self) -> TopicConfig:
         """Return the settings of the topic with the overrides of this group; apply them if they have changed.
 
-        Raises UnknownTopic.
+        Raises UnknownTopic, or PartitionNotReady if the topic cannot be read here.
         """
         config = self.log.config(self.id.topic)
         if config is None:
-            raise UnknownTopic(f"unknown topic {self.id.topic!r}")
+            raise unreadable(self.id.topic, self.log)
         if self._settings is None or config is not self._topic_config:
             self._topic_config = config
             self._settings = self._overridden(config)
@@ -267,6 +274,7 @@ class Queue:
         self.output.moves.append(
             Move(
                 queue=self.id,
+                topic_id=self.topic_id,
                 partition=partition.number,
                 offset=offset,
                 target=move.target,

@@ -17,6 +17,7 @@ from .messages import (
     ReceiveReply,
     ReceiveRequest,
     fits,
+    unreadable,
 )
 from .partition import SharePartition
 from .queue import MAX_READS, PendingReceive, Queue
@@ -228,11 +229,14 @@ def check_receive(request: ReceiveRequest, log: PartitionsView) -> None:
 
 
 def check_partitions(topic: str, numbers: Iterable[int], log: PartitionsView) -> None:
-    """Raise UnknownTopic if the topic does not have these partitions."""
-    partition_count = log.partitions(topic) if log.config(topic) is not None else 0
+    """Raise UnknownTopic if the topic does not have these partitions; PartitionNotReady if not here."""
+    found = log.topic(topic)
+    partition_count = 0 if found is None else found.partitions
     for number in numbers:
         if not 0 <= number < partition_count:
             raise UnknownTopic(f"unknown partition {number} of topic {topic!r}")
+        if number >= log.partitions(topic):
+            raise unreadable(topic, log)
 
 
 def room_for(queue: Queue, request: ReceiveRequest) -> int:

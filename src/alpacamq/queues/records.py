@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from alpacamq.model.deadlines import NO_DEADLINE
 from alpacamq.model.errors import CorruptState
-from alpacamq.model.ids import NO_PRODUCER
+from alpacamq.model.ids import NO_PRODUCER, NO_TOPIC_ID, TopicId
 from alpacamq.model.lanes import Lane
 
 from .chunks import CHUNK_SIZE, Chunk, LeaseGroup, PendingMove, State
@@ -21,6 +21,7 @@ QUEUE = b"q"
 HEAD = b"h"
 CHUNK = b"c"
 VERSION = 0
+QUEUE_VERSION = 1  # version 0 has no topic id
 
 _QUEUE = struct.Struct(">Bq")
 _HEAD = struct.Struct(">Bqqqq")
@@ -31,6 +32,7 @@ _PARTITION = struct.Struct(">I")
 _INDEX = struct.Struct(">Q")
 _SEQUENCE = struct.Struct(">q")
 _MASK_BYTES = CHUNK_SIZE // 8
+_ID_BYTES = 16
 # Encodings of the messages of a lease group.
 _RANGE = 0
 _MASK = 1
@@ -50,6 +52,7 @@ class StoredQueue(NamedTuple):
 
     generation: int
     overrides: Mapping[str, str]
+    topic_id: TopicId = NO_TOPIC_ID  # which version 0.1 did not store
 
 
 class StoredHead(NamedTuple):
@@ -90,7 +93,8 @@ def parse_key(key: bytes) -> StoredKey | None:
 
 
 def pack_queue(stored: StoredQueue) -> bytes:
-    parts = [_QUEUE.pack(VERSION, stored.generation), _LENGTH.pack(len(stored.overrides))]
+    head = _QUEUE.pack(QUEUE_VERSION, stored.generation)
+    parts = [head, stored.topic_id.bytes, _LENGTH.pack(len(stored.overrides))]
     for name, text in stored.overrides.items():
         parts += _sized(_LENGTH, name), _sized(_LONG_LENGTH, text)
     return b"".join(parts)
@@ -99,14 +103,18 @@ def pack_queue(stored: StoredQueue) -> bytes:
 def unpack_queue(value: bytes) -> StoredQueue:
     reader = _Reader(value)
     version, generation = reader.unpack(_QUEUE)
-    _check_version(version)
+    topic_id = NO_TOPIC_ID
+    if version == QUEUE_VERSION:
+        topic_id = TopicId(bytes=reader.take(_ID_BYTES))
+    else:
+        _check_version(version)
     (count,) = reader.unpack(_LENGTH)
     overrides = {}
     for _ in range(count):
         name = reader.text(_LENGTH)
         overrides[name] = reader.text(_LONG_LENGTH)
     reader.end()
-    return StoredQueue(generation, overrides)
+    return StoredQueue(generation, overrides, topic_id)
 
 
 def pack_head(stored: StoredHead) -> bytes:

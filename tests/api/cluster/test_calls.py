@@ -319,3 +319,28 @@ async def test_the_listener_closes_connections_of_the_time_before_its_cluster() 
                         break
                     except (PeerUnavailable, InconsistentClusterId):
                         continue
+
+
+async def test_a_link_that_this_side_closed_is_not_lost() -> None:
+    """A new address may be wrong: that it refuses does not mean that the node has ended."""
+    told: list[Any] = []
+    async with a_node(3) as ended:
+        refusing = ended.address
+    async with a_node(2) as node:
+        peers = peers_of(local(1), node, events=Events(on_lost=lambda *what: told.append(what)))
+        async with running(peers.run):
+            await peers.call(TWO, Ping(text=""), 5000)
+            peers.update({TWO: refusing})
+            for _ in range(3):
+                with pytest.raises(PeerUnavailable):
+                    await peers.call(TWO, Ping(text=""), 60_000)
+            peers.update({TWO: node.address})
+            assert await peers.call(TWO, Ping(text="back"), 5000) == Pong("back", 2)
+            assert told == []
+
+
+async def test_a_host_whose_every_address_refuses_is_refused() -> None:
+    async with a_node(2) as node:
+        port = node.address.port
+    with pytest.raises(ConnectionRefusedError):
+        await ask(Address("localhost", port), local(1), SECRET, VALUES, Ping(text=""))

@@ -364,7 +364,7 @@ class PendingFetch:
             hinted_nodes(self._broker.topics.image, leaders) if leaders else (),
         )
         slices = [part.records for part in news if part.records is not None]
-        return _woven(pieces, slices)
+        return woven(pieces, slices)
 
     def _count(self, part: Found) -> None:
         _, fetched, records, partition, offset = part
@@ -412,7 +412,7 @@ def _release(found: list[Found]) -> None:
             part.records.release()
 
 
-def _woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:
+def woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:
     """Return the response in order of sending: bytes, records, bytes, records, …, bytes."""
     woven: list[Piece] = [pieces[0]]
     for records, piece in zip(slices, pieces[1:], strict=True):
@@ -484,6 +484,8 @@ class FetchRequests:
         try:
             if sum(len(partitions) for _, partitions in call.topics) > MAX_FETCHED_PARTITIONS:
                 raise InvalidRequest(f"a fetch must not name more than {MAX_FETCHED_PARTITIONS} partitions")
+            if call.replica_id >= 0:
+                raise InvalidRequest("replicas fetch from the cluster listener")
             session = self._sessions.open(call, by_id=header.api_version >= TOPIC_IDS_FROM)
         except AlpacaError as error:
             answer.refused(code_of(error))

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.split import may_hold_delays
-from alpacamq.broker.partition.leader import Append, Partition
+from alpacamq.broker.partition.appends import Acks, Append
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.partition.validation import (
     admit,
     check_writable,
@@ -120,7 +121,7 @@ class PendingProduce:
         "_stats",
         "_topics",
         "_version",
-        "acks",
+        "awaits",
         "client_id",
     )
 
@@ -142,7 +143,7 @@ class PendingProduce:
         # Leaders on other brokers that the response names.
         self._leaders: set[int] = set()
         self._missing = 1  # the request itself, until all its batches are staged
-        self.acks = call.acks
+        self.awaits = Acks.ALL if call.acks == ACKS_ALL else Acks.LEADER
         self.client_id = header.client_id
 
     def topic(self, key: bytes) -> list[Entry]:
@@ -402,7 +403,7 @@ class ProduceRequests:
                     continue
                 traces = partition.traces
                 trace = None if traces is None else traces.produce_trace(data, batch, header.client_id)
-                append = Append(data, batch, pending.done, trace)
+                append = Append(data, batch, pending.done, trace, pending.awaits, call.timeout_ms)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
 
@@ -446,7 +447,7 @@ class ProduceRequests:
             trace = None
             if traces is not None and not entry.header.is_control:  # else all its records are delayed
                 trace = traces.produce_trace(entry.data, entry.header, pending.client_id)
-            append = Append(entry.data, entry.header, pending.done, trace)
+            append = Append(entry.data, entry.header, pending.done, trace, pending.awaits, call.timeout_ms)
             entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()

@@ -16,6 +16,7 @@ from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
 from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest
+from alpacamq.model.ids import TopicName
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.queues.messages import (
@@ -319,7 +320,9 @@ class Redrives:
         if topic is None:
             redrive.note(FailureCause.ORIGIN_UNKNOWN, "their original topic is not recorded; name a target")
         elif (
-            topic in INTERNAL_TOPICS or topic == redrive.task.source or not self._topics.partitions_of(topic)
+            topic in INTERNAL_TOPICS
+            or topic == redrive.task.source
+            or TopicName(topic) not in self._topics.image.topics
         ):
             redrive.note(
                 FailureCause.TARGET_MISSING, f"topic {topic!r}, which they came from, does not exist"

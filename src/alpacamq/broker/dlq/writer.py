@@ -189,13 +189,15 @@ class DlqWriter:
         """Perform the first of these moves that fit into one batch; return their number."""
         first = moves[0]
         queue = first.queue
+        if self._topics.image.topic_by_id(first.topic_id) is None:
+            return 1  # the topic was deleted with its messages, and the queue with it
         # The sequences must be on disk before the target has them: assigned again after a power cut,
         # they would make other messages look like duplicates.
         state = host.partition
         await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
         records = await self._reader.read(queue.topic, places)
-        if (record := records.get(places[0])) is None:
+        if (record := records.get(places[0])) is None:  # deleted by retention, or damaged
             log.warning(
                 "record_missing_before_move",
                 topic=queue.topic,

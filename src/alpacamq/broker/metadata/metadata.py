@@ -450,6 +450,8 @@ class Metadata:
         self._tick_timer = None
         if self._controller is not None:
             self._controller.last_index = self._last.index
+            # After a pause of this process, or a jump of a clock, its own heartbeat is late as well.
+            self._controller.keep_session(self._node_id, self._now_ms())
             with suppress(AlpacaError):  # it has resigned
                 self._propose(self._controller.tick(self._now_ms()))
             self._plan_tick()

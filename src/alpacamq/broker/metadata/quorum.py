@@ -25,6 +25,7 @@ from alpacamq.consensus.messages import (
     Voters,
 )
 from alpacamq.consensus.raft import Raft
+from alpacamq.log.health import is_out_of_descriptors
 from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
@@ -38,6 +39,8 @@ log = get_logger(__name__)
 # After a failed write: the first pause before the log is read again, and the longest.
 RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
+# How often to look for a free file descriptor.
+DESCRIPTOR_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +268,10 @@ class Quorum:
             self._listener.role_changed(ready.role)
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._unwritten:
                 taken, self._unwritten = self._unwritten, []
-                restored = await loop.run_in_executor(self._executor, self._write_all, taken)
+                restored = await self._written(taken)
                 for snapshot, changes in restored:
                     self._listener.restored(snapshot, changes)
                 self._pause_seconds = RETRY_SECONDS
@@ -283,6 +285,18 @@ class Quorum:
         finally:
             self._writer = None
         self._pump()
+
+    async def _written(self, readys: Sequence[Ready]) -> list[tuple[Snapshot, Sequence[Change]]]:
+        """Write, and wait while there is no file descriptor: no data is in doubt then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._executor, self._write_all, readys)
+            except (AlpacaError, OSError) as error:
+                if not is_out_of_descriptors(error):
+                    raise
+                log.warning("metadata_write_postponed", reason=str(error))
+            await asyncio.sleep(DESCRIPTOR_SECONDS)
 
     def _write_all(self, readys: Sequence[Ready]) -> list[tuple[Snapshot, Sequence[Change]]]:
         """Write in order; return the snapshots that were installed. In a thread."""

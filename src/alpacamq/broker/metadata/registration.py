@@ -73,6 +73,7 @@ class Registration:
         self.last_contact = clock.monotonic()
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
+        self._is_leaving = False
         self._wake = asyncio.Event()
 
     def register_alone(self) -> None:
@@ -125,10 +126,11 @@ class Registration:
         """Have leaders moved to other brokers before this one stops. Returns when it may stop."""
         if self.epoch == NO_EPOCH:
             return
+        self._is_leaving = True
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 while True:
-                    reply = await self._metadata.ask(self._heartbeat(wants_shutdown=True))
+                    reply = await self._metadata.ask(self._heartbeat())
                     if reply.may_shut_down:
                         return
                     await asyncio.sleep(SHUTDOWN_INTERVAL_SECONDS)
@@ -152,12 +154,12 @@ class Registration:
             damaged=self._damaged(),
         )
 
-    def _heartbeat(self, *, wants_shutdown: bool = False) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
             applied_index=self._metadata.applied_index if self.is_ready else 0,
-            wants_shutdown=wants_shutdown,
+            wants_shutdown=self._is_leaving,
             damaged=self._damaged(),
             clock_ms=self._clock.now_ms(),
         )

@@ -91,7 +91,7 @@ class MetadataStore:
     def write(
         self, hard_state: HardState | None, truncate_from: int | None, entries: Sequence[Entry]
     ) -> None:
-        """Write and sync what Raft asks for, in its order."""
+        """Write and sync what Raft asks for, in its order. May be repeated after a failure."""
         if hard_state is not None:
             body = msgspec.msgpack.encode(hard_state)
             try:
@@ -101,7 +101,7 @@ class MetadataStore:
         if truncate_from is not None:
             self._log.truncate_to(truncate_from - 1)
         if entries:
-            for term, of_term in _by_term(entries):
+            for term, of_term in _by_term([each for each in entries if each.index > self._log.end_offset]):
                 self._append(term, of_term)
             self._log.flush_now()
 

@@ -64,19 +64,36 @@ class Housekeeping:
     async def _clean(self, partition: Partition) -> None:
         self._report_damage(partition)
         now_ms = self._clock.now_ms()
-        partition.log.roll_if_due(now_ms)
-        removal = partition.log.begin_retention(now_ms, limit_offset=partition.high_watermark)
-        if removal is not None:
-            # A log start beyond the end that a power cut leaves would hide the next appends. On a
-            # full disk the flush is skipped: the removal is what frees space.
-            with suppress(StorageFailed):
-                await partition.flush_to(removal.start_offset)
-            await self._in_thread(removal.run)
-            log.info(
-                "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
-            )
+        async with partition.files:
+            if partition.is_leading:
+                await self._remove_expired(partition, now_ms)
+            elif partition.following is not None:
+                await self._follow_start(partition, partition.following.leader_start_offset, now_ms)
         if self._is_worth_compacting(partition) and partition not in self._compacting:
             await self._compact(partition, now_ms)
+
+    async def _remove_expired(self, partition: Partition, now_ms: int) -> None:
+        partition.log.roll_if_due(now_ms)
+        removal = partition.log.begin_retention(now_ms, limit_offset=partition.high_watermark)
+        if removal is None:
+            return
+        # A log start beyond the end that a power cut leaves would hide the next appends. On a
+        # full disk the flush is skipped: the removal is what frees space.
+        with suppress(StorageFailed):
+            await partition.flush_to(removal.start_offset)
+        await self._in_thread(removal.run)
+        partition.start_moved()
+        log.info("segments_deleted", partition=str(partition.identity), start_offset=removal.start_offset)
+
+    async def _follow_start(self, partition: Partition, leader_start: int, now_ms: int) -> None:
+        """Remove what the leader has removed: only a leader decides on retention."""
+        partition.log.roll_if_due(now_ms)
+        # What is not on disk may be lost, and the log would start behind its end.
+        start_offset = min(leader_start, partition.log.flushed_offset, partition.high_watermark)
+        if start_offset > partition.log.start_offset:
+            await self._in_thread(partition.log.begin_delete_before(start_offset).run)
+        if (removal := partition.log.begin_trim(now_ms)) is not None:
+            await self._in_thread(removal.run)
 
     async def compact(self, partition: Partition) -> bool:
         """Compact a partition now, up to its last record; return whether there was anything to compact.
@@ -89,9 +106,14 @@ class Housekeeping:
         return await self._compact(partition, self._clock.now_ms(), force=True)
 
     async def _compact(self, partition: Partition, now_ms: int, *, force: bool = False) -> bool:
-        compaction = partition.log.begin_compaction(
-            now_ms, limit_offset=partition.high_watermark, force=force
-        )
+        compaction = None
+        if not partition.files.locked():  # a log that is being truncated is compacted later
+            compaction = partition.log.begin_compaction(
+                now_ms,
+                limit_offset=partition.high_watermark,
+                tombstone_limit_offset=tombstone_limit(partition),
+                force=force,
+            )
         if compaction is None:
             return False
         ended = self._compacting[partition] = asyncio.Event()
@@ -121,3 +143,12 @@ class Housekeeping:
                 lambda ended: ended.cancelled() or ended.exception()
             )  # retrieved, so not logged
             raise
+
+
+def tombstone_limit(partition: Partition) -> int:
+    """Return the offset before which every replica has every record.
+
+    A replica that ends before a tombstone would keep the value that it deletes, if no other has the
+    tombstone any more.
+    """
+    return 0 if partition.is_under_replicated else partition.high_watermark

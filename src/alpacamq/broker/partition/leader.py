@@ -1,25 +1,43 @@
-"""The leader of one partition: takes batches, advances the high watermark and wakes waiters.
+"""One partition on this broker: takes batches while it leads, advances the high watermark, wakes waiters.
 
 Appends are staged and written together by `commit`, so that all small batches of one receive cost one
-write. A batch is acknowledged, and visible to readers, once it is as durable as its topic promises.
+write. Without other replicas a batch is acknowledged, and visible to readers, once it is as durable as its
+topic promises. With others it is visible once all replicas in sync have it; see `replication.leader`.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from alpacamq.broker.tracing.partition import PartitionTraces, ProduceTrace
+from alpacamq.broker.tracing.partition import PartitionTraces
+from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.epochs import EpochEnd
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
 from alpacamq.log.producer_state import ProducerEntry
 from alpacamq.log.reader import Slice, TimestampOffset
-from alpacamq.model.batch import BatchHeader, read_header
-from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed, UnknownLeaderEpoch
-from alpacamq.model.ids import TopicId, TopicPartition
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import (
+    AlpacaError,
+    FencedLeaderEpoch,
+    NotLeader,
+    StorageFailed,
+    UnknownLeaderEpoch,
+)
+from alpacamq.model.ids import BrokerId, TopicId, TopicPartition
 from alpacamq.model.topics import TopicConfig
+from alpacamq.replication.leader import (
+    CommittedState,
+    FollowerStatus,
+    KnownBrokers,
+    PartitionLeader,
+    ProposeIsr,
+)
 from alpacamq.telemetry.logs import get_logger
+
+from .appends import Acks, Append, fail, record_outcomes
+from .replicated import Replicated
 
 log = get_logger(__name__)
 
@@ -28,25 +46,6 @@ log = get_logger(__name__)
 NEVER_FLUSH_MS = 2**62
 BACKGROUND_FLUSH_MS = 60_000
 _WRITTEN = bytearray()
-
-
-class Append:
-    """A batch to be appended and its outcome."""
-
-    __slots__ = ("data", "done", "header", "outcome", "trace")
-
-    def __init__(
-        self,
-        data: bytearray | memoryview,
-        header: BatchHeader,
-        done: Callable[[], None],
-        trace: ProduceTrace | None = None,
-    ) -> None:
-        self.trace = trace
-        self.data = data
-        self.header = header
-        self.done = done
-        self.outcome: Appended | AlpacaError | None = None
 
 
 class FlushSchedule(Protocol):
@@ -61,8 +60,72 @@ class FlushSchedule(Protocol):
         ...
 
 
+class ReplicationHost(Protocol):
+    """What the partitions of a broker share for their replication."""
+
+    node_id: BrokerId
+    # The registered brokers of the committed image, kept up to date.
+    brokers: KnownBrokers
+    replica_lag_ms: int
+    # Whether replicas flush before they count (cluster.flush = "ack").
+    flush_counts: bool
+
+    def now_ms(self) -> int:
+        """Return monotonic time."""
+        ...
+
+    def led(self, partition: "Partition") -> None:
+        """Note that a partition with other replicas is led here."""
+        ...
+
+    def followed(self, partition: "Partition", state: PartitionState) -> None:
+        """Follow the leader of a partition, as the image names it now."""
+        ...
+
+    def stopped(self, partition: "Partition") -> None:
+        """Neither lead nor follow a partition any more."""
+        ...
+
+    def has_proposal(self, partition: "Partition") -> None:
+        """Send the partition's proposal for the in-sync set to the controller."""
+        ...
+
+
+class ReplicaSession(Protocol):
+    """Sends a led partition to a follower."""
+
+    def log_changed(self, partition: "Partition") -> None:
+        """Note that there is more to send, or that the partition is not led any more."""
+        ...
+
+    def watermark_changed(self, partition: "Partition") -> None:
+        """Note that the high watermark or the log start moved. The follower is in no hurry to know."""
+        ...
+
+
+class FollowedLog(Protocol):
+    """The follower of a partition that another broker leads."""
+
+    @property
+    def is_cutting(self) -> bool:
+        """Whether the log is being truncated in a thread."""
+        ...
+
+    @property
+    def leader_start_offset(self) -> int:
+        """Where the leader's log starts; -1 if that is not known."""
+        ...
+
+    async def suspend(self) -> None:
+        """Begin nothing any more, and return once the log is at rest."""
+        ...
+
+    def flushed(self) -> None: ...
+    def flush_failed(self) -> None: ...
+
+
 class Partition:
-    """The leader of one partition."""
+    """One partition of which this broker has a replica."""
 
     def __init__(
         self,
@@ -70,10 +133,26 @@ class Partition:
         topic_id: TopicId,
         log: PartitionLog,
         flushes: FlushSchedule,
+        replication: ReplicationHost | None = None,
     ) -> None:
         self.identity = identity
         self.topic_id = topic_id
         self.log = log
+        self._replication = replication
+        # None while this broker leads the partition.
+        self._not_leading: AlpacaError | None = NotLeader(f"the leader of {identity} is not known yet")
+        # The replicas of the committed state; empty before the first role.
+        self._replicas: Sequence[int] = ()
+        self._isr: Collection[int] = ()
+        # None unless this broker leads and there are other replicas.
+        self._replicated: Replicated | None = None
+        # Set by the replication host while another broker leads.
+        self.following: FollowedLog | None = None
+        # Held while files are changed in a thread that no other may change meanwhile.
+        self.files = asyncio.Lock()
+        self._sessions: dict[ReplicaSession, None] = {}
+        # Bytes appended that the high watermark has not passed.
+        self._unseen_bytes = 0
         self.leader_epoch = max(log.epochs.latest, 0)
         self.high_watermark = log.end_offset
         # Where a power loss has cut the log, while state may still refer to records behind it.
@@ -86,7 +165,7 @@ class Partition:
         self.written_batches = self.written_bytes = 0
         self.fetched_messages = self.fetched_bytes = 0
         self.skipped_batches = 0  # skipped by readers: damaged, or failed to unpack
-        self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
+        self._awaiting_flush: deque[tuple[int, Sequence[Append]]] = deque()
         # Tasks in `flush_to`, each with the offset it waits for.
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
         # Whether appends wait for a postponed flush without a time limit.
@@ -95,13 +174,251 @@ class Partition:
         # None where tracing is disabled.
         self.traces: PartitionTraces | None = None
 
-    def lead(self, leader_epoch: int) -> None:
-        """Lead in an epoch that the controller has assigned. The log records it with the first batch.
+    # Roles.
+
+    def lead(self, state: PartitionState, min_isr: int = 1) -> None:
+        """Lead as the image says. The log records a new epoch with the first batch.
 
         Records may have been lost that readers had seen, and their offsets will be used again: the new epoch
         lets those readers notice.
         """
-        self.leader_epoch = max(leader_epoch, self.leader_epoch)
+        self._begin_role(state)
+        self.following = None
+        self.leader_epoch = max(state.leader_epoch, self.leader_epoch)
+        self._not_leading = None
+        host = self._replication
+        if host is None or len(state.replicas) == 1:
+            self._lead_alone()
+            return
+        committed = CommittedState(
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=[BrokerId(broker) for broker in state.replicas],
+            isr=[BrokerId(broker) for broker in state.isr],
+            min_isr=min_isr,
+        )
+        former = self._replicated
+        if former is None or former.core.leader_epoch != state.leader_epoch:
+            self._replicated = replicated = Replicated(self._new_core(host, committed))
+            if former is not None:
+                replicated.adopt(former)
+            host.led(self)
+            self._tell_sessions()
+        else:
+            replicated, core = former, former.core
+            core.updated(committed, host.now_ms())
+            if core.min_isr != min_isr and core.partition_epoch == state.partition_epoch:
+                core.configure(min_isr, flush_counts=host.flush_counts)
+        self._progress(replicated)
+
+    def follow(self, state: PartitionState) -> None:
+        """Follow the leader that the image names; wait for one if there is none."""
+        self._begin_role(state)
+        self.leader_epoch = max(state.leader_epoch, self.leader_epoch)
+        text = "has no leader" if state.leader is None else f"is led by broker {state.leader}"
+        self._stop_leading(NotLeader(f"{self.identity} {text}", state.leader, state.leader_epoch))
+        if self._replication is not None:
+            self._replication.followed(self, state)
+
+    def stop(self, error: AlpacaError) -> None:
+        """Neither lead nor follow any more; appends fail with `error`."""
+        self._stop_leading(error)
+        if self._replication is not None:
+            self._replication.stopped(self)
+        self.following = None
+
+    async def settled(self, state: PartitionState | None) -> None:
+        """Return once the log is at rest, if `state` changes the leader: then its role may change."""
+        if self.following is not None and (state is None or state.leader_epoch > self.leader_epoch):
+            await self.following.suspend()
+
+    @property
+    def is_leading(self) -> bool:
+        return self._not_leading is None
+
+    def _begin_role(self, state: PartitionState) -> None:
+        log = self.log
+        if not self._replicas and len(state.replicas) > 1:
+            # Only a partition with no other replica knows that all it has is committed.
+            self.high_watermark = min(max(log.high_watermark_hint, log.start_offset), log.end_offset)
+        self._replicas, self._isr = state.replicas, state.isr
+
+    def _new_core(self, host: ReplicationHost, state: CommittedState) -> PartitionLeader:
+        log = self.log
+        # A replica that was started again at its leader's log start may not have heard of a watermark yet.
+        self.high_watermark = min(max(self.high_watermark, log.start_offset), log.end_offset)
+        log.remember_high_watermark(self.high_watermark)
+        return PartitionLeader(
+            broker_id=host.node_id,
+            state=state,
+            log_end=log.end_offset,
+            flushed_end=log.flushed_offset,
+            high_watermark=self.high_watermark,
+            replica_lag_ms=host.replica_lag_ms,
+            brokers=host.brokers,
+            now_ms=host.now_ms(),
+            flush_counts=host.flush_counts,
+        )
+
+    def _lead_alone(self) -> None:
+        """Lead without other replicas: all that is flushed is committed."""
+        former, self._replicated = self._replicated, None
+        if former is not None:
+            assert self._replication is not None
+            self._replication.stopped(self)
+            if appends := former.take_all():
+                self._awaiting_flush.append((self.log.end_offset, appends))
+        if self.high_watermark < self.log.end_offset and not self._awaiting_flush:
+            self._advance_high_watermark(self.log.flushed_offset, 0)
+        if self.high_watermark < self.log.end_offset:
+            self._flushes.now(self)
+        self._tell_sessions()
+
+    def _stop_leading(self, error: AlpacaError) -> None:
+        was_leading = self._not_leading is None
+        self._not_leading = error.with_traceback(None)
+        replicated, self._replicated = self._replicated, None
+        if replicated is not None:
+            replicated.fail_all(error)
+        if was_leading:
+            self._fail_awaiting(error)
+            self._tell_sessions()
+            # Consumers read again, and learn that this is not the leader.
+            for wake in list(self._watchers.values()):
+                wake(2**31)
+
+    # Replicas, if this broker leads.
+
+    @property
+    def replicas(self) -> Sequence[int]:
+        """The brokers that have a replica, the preferred leader first; empty before the first role."""
+        return self._replicas
+
+    @property
+    def in_sync(self) -> Collection[int]:
+        """The replicas that have everything that is committed, as the image says."""
+        return self._isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self._isr) < len(self._replicas)
+
+    @property
+    def is_below_min_isr(self) -> bool:
+        """Whether acks=all is refused."""
+        return self._replicated is not None and self._replicated.core.is_below_min_isr
+
+    @property
+    def covers_former_epochs(self) -> bool:
+        """Whether the watermark has passed all that former leaders may have committed: its end is known."""
+        return self._replicated is None or self._replicated.core.covers_former_epochs
+
+    def followers(self) -> list[FollowerStatus]:
+        """Return the followers as their leader sees them; empty if this broker does not lead."""
+        if self._replicated is None or self._replication is None:
+            return []
+        return self._replicated.core.followers(self._replication.now_ms())
+
+    def attach(self, session: ReplicaSession) -> None:
+        """Tell a session of every change until `detach`."""
+        self._sessions[session] = None
+
+    def detach(self, session: ReplicaSession) -> None:
+        self._sessions.pop(session, None)
+
+    def fetched_by(
+        self, broker_id: BrokerId, broker_epoch: int, leader_epoch: int, last_epoch: int, offset: int
+    ) -> tuple[int, int] | None:
+        """Note how far a follower has come; return where its log diverges as (epoch, end offset).
+
+        Raises the reason why it cannot fetch: an epoch, a position or a broker that does not fit.
+        """
+        replicated = self._led_replicas(leader_epoch)
+        core, log = replicated.core, self.log
+        diverging = core.check_fetch(leader_epoch, last_epoch, offset, log.start_offset, log.epochs)
+        if diverging is None:
+            assert self._replication is not None
+            is_advanced = core.fetched(broker_id, broker_epoch, offset, self._replication.now_ms())
+            if is_advanced or core.unsent is not None:
+                self._progress(replicated)
+        return diverging
+
+    def check_replica_epoch(self, leader_epoch: int) -> None:
+        """Check that a follower's position is of the epoch in which this broker leads."""
+        core = self._led_replicas(leader_epoch).core
+        if core.leader_epoch != leader_epoch:
+            raise FencedLeaderEpoch(f"{self.identity} is at leader epoch {core.leader_epoch}")
+
+    def _led_replicas(self, leader_epoch: int) -> Replicated:
+        if self._replicated is None:
+            if self._not_leading is not None and leader_epoch <= self.leader_epoch:
+                raise self._not_leading.with_traceback(None)
+            # The image of this broker is older than the follower's.
+            raise UnknownLeaderEpoch(f"{self.identity} has no other replica in epoch {self.leader_epoch}")
+        return self._replicated
+
+    # The in-sync set, for the object that sends proposals to the controller.
+
+    def take_proposal(self) -> tuple[PartitionLeader, ProposeIsr] | None:
+        """Return a proposal to be sent and the core that has to learn its outcome."""
+        if self._replicated is None or self._replicated.core.unsent is None:
+            return None
+        core = self._replicated.core
+        return core, core.take_proposal()
+
+    def proposal_ended(self, core: PartitionLeader, report: Callable[[PartitionLeader], object]) -> bool:
+        """Report the outcome of a proposal to its core; false if that has ended with its epoch."""
+        replicated = self._replicated
+        if replicated is None or replicated.core is not core:
+            return False
+        report(core)
+        self._progress(replicated)
+        return True
+
+    def tick(self, now_ms: int) -> None:
+        """Look for followers that fell behind or caught up."""
+        if self._replicated is not None:
+            self._replicated.core.tick(now_ms)
+            if self._replicated.core.unsent is not None:
+                self._progress(self._replicated)
+
+    def flush_soon(self) -> None:
+        """Flush what is not on disk: it counts for nothing until then."""
+        if self.log.unflushed_records and self.log.is_flushable:
+            self._flushes.now(self)
+
+    def start_moved(self) -> None:
+        """Let followers know that the log start has moved."""
+        for session in list(self._sessions):
+            session.watermark_changed(self)
+
+    def _tell_sessions(self) -> None:
+        if self._sessions:
+            for session in list(self._sessions):
+                session.log_changed(self)
+
+    def _progress(self, replicated: Replicated) -> None:
+        """Perform what follows from the state of the core."""
+        core = replicated.core
+        if core.unsent is not None:
+            assert self._replication is not None
+            self._replication.has_proposal(self)
+        if core.high_watermark > self.high_watermark:
+            unseen, self._unseen_bytes = self._unseen_bytes, 0
+            self.log.remember_high_watermark(core.high_watermark)
+            self._advance_high_watermark(core.high_watermark, unseen)
+            for session in list(self._sessions):
+                session.watermark_changed(self)
+        if ready := replicated.take_replicated():
+            if self.traces is not None:
+                record_outcomes(ready)
+            for append in ready:
+                append.done()
+
+    def follower_watermark(self, offset: int) -> None:
+        """Note the high watermark of a partition that another broker leads."""
+        self.high_watermark = offset
+        self.log.remember_high_watermark(offset)
 
     @property
     def is_sound(self) -> bool:
@@ -165,7 +482,14 @@ class Partition:
 
     def commit(self) -> None:
         """Write the staged batches and acknowledge them, now or when their flush has ended."""
-        appends, self._staged = self._staged, []
+        appends: Sequence[Append] = self._staged
+        self._staged = []
+        if self._not_leading is not None:
+            fail(appends, self._not_leading)
+            return
+        replicated = self._replicated
+        if replicated is not None and not (appends := replicated.admit(appends)):
+            return
         log = self.log
         before_bytes = log.size_bytes
         try:
@@ -180,18 +504,57 @@ class Partition:
         for append, outcome in zip(appends, outcomes, strict=True):
             append.outcome = outcome
             append.data = _WRITTEN  # a batch waiting for its flush need not be kept in memory
-        config = log.config
-        if log.unflushed_records >= config.flush_messages or self._awaiting_flush:
+        if replicated is not None:
+            self._await_replicas(replicated, appends, added_bytes)
+            return
+        if log.unflushed_records >= log.config.flush_messages or self._awaiting_flush:
             self._awaiting_flush.append((log.end_offset, appends))
             self._flushes.now(self)
             return
-        self._flushes.within(
-            self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
-        )
+        self.flush_later()
         if self.traces is not None:
-            _record_outcomes(appends)
+            record_outcomes(appends)
         self._advance_high_watermark(log.end_offset, added_bytes)
         for append in appends:
+            append.done()
+
+    def flush_later(self) -> None:
+        """Flush as late as the topic allows."""
+        flush_ms = self.log.config.flush_ms
+        self._flushes.within(self, flush_ms if flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS)
+
+    def _await_replicas(self, replicated: Replicated, appends: Sequence[Append], added_bytes: int) -> None:
+        """Acknowledge written batches once the replicas have them, or now if their producers do not wait."""
+        assert self._replication is not None
+        log, core = self.log, replicated.core
+        self._unseen_bytes += added_bytes
+        flushes_first = log.unflushed_records >= log.config.flush_messages or bool(self._awaiting_flush)
+        ready: list[Append] = []
+        after_flush: list[Append] = []
+        for append in appends:
+            outcome = append.outcome
+            if not isinstance(outcome, Appended):
+                ready.append(append)
+            elif append.acks is not Acks.ALL:
+                (after_flush if flushes_first else ready).append(append)
+            elif outcome.next_offset > core.high_watermark:
+                # A duplicate, too: its original may not be replicated yet.
+                replicated.wait(append, outcome.next_offset)
+            else:
+                ready.append(append)
+        if after_flush:
+            self._awaiting_flush.append((log.end_offset, after_flush))
+        is_advanced = core.appended(log.end_offset, self._replication.now_ms())
+        if flushes_first or self._replication.flush_counts:
+            self._flushes.now(self)
+        else:
+            self.flush_later()
+        self._tell_sessions()
+        if is_advanced:
+            self._progress(replicated)
+        if self.traces is not None:
+            record_outcomes(ready)
+        for append in ready:
             append.done()
 
     async def flush_to(self, offset: int) -> None:
@@ -210,6 +573,8 @@ class Partition:
             await self._flush(self.log.end_offset)  # the first flush was running already
 
     async def _flush(self, offset: int) -> None:
+        if self.following is not None and self.following.is_cutting:
+            raise NotLeader(f"{self.identity} is led by another broker, and is being truncated to its log")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flush_waiters.append((offset, waiter))
         self._flushes.now(self)
@@ -220,15 +585,27 @@ class Partition:
         log = self.log
         if log.in_doubt is not None:
             self._fail_awaiting(log.fsync_error())
+            if self._replicated is not None:
+                self._replicated.fail_all(log.fsync_error())
+            if self.following is not None:
+                self.following.flush_failed()
             return
         self._wake_flush_waiters()
+        if self.following is not None:
+            self.following.flushed()
+            return
         ready: list[Append] = []
         while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
             ready += self._awaiting_flush.popleft()[1]
         if self.traces is not None:
-            _record_outcomes(ready)
+            record_outcomes(ready)
         if self._awaiting_flush and not log.is_flushable:
             self._fail_awaiting(StorageFailed(f"{self.identity} is closed"))
+        elif self._replicated is not None:
+            if self._awaiting_flush:
+                self._flushes.now(self)
+            if self._replicated.core.flushed(log.flushed_offset):
+                self._progress(self._replicated)
         elif self._awaiting_flush:
             self._flushes.now(self)
             self._advance_high_watermark(log.flushed_offset, 0)
@@ -240,6 +617,10 @@ class Partition:
     def flush_failed(self, error: AlpacaError) -> None:
         """Fail all that wait for a flush, because none could begin."""
         self._fail_awaiting(error)
+        if self._replicated is not None:
+            self._replicated.fail_all(error)
+        if self.following is not None:
+            self.following.flush_failed()
 
     def watch(self, key: object, wake: Callable[[int], None]) -> None:
         """Call `wake` with the number of new readable bytes whenever there are some, until `unwatch`."""
@@ -282,20 +663,17 @@ class Partition:
 
     def retire(self, error: AlpacaError) -> None:
         """Fail all waiters and wake all watchers, because the partition is being deleted."""
+        self.stop(error)
         self._fail_awaiting(error)
         for wake in list(self._watchers.values()):
             wake(2**31)
 
-    def _refuse(self, appends: list[Append], error: AlpacaError) -> None:
+    def _refuse(self, appends: Sequence[Append], error: AlpacaError) -> None:
         if self.refusal is None:
             # Logged once, not for every retry of every producer.
             log.error("writes_refused", partition=str(self.identity), reason=str(error))
         self.refusal = error.with_traceback(None)
-        for append in appends:
-            append.outcome = error
-        _record_outcomes(appends)
-        for append in appends:
-            append.done()
+        fail(appends, error)
 
     def _advance_high_watermark(self, offset: int, added_bytes: int) -> None:
         if offset <= self.high_watermark:
@@ -327,22 +705,7 @@ class Partition:
                 waiter.set_exception(error.with_traceback(None))
         waiting, self._awaiting_flush = self._awaiting_flush, deque()
         for _, appends in waiting:
-            for append in appends:
-                append.outcome = error
-            _record_outcomes(appends)
-            for append in appends:
-                append.done()
-
-
-def _record_outcomes(appends: list[Append]) -> None:
-    """Record the outcome of batches in their traces, before it becomes visible."""
-    for append in appends:
-        if append.trace is not None:
-            outcome = append.outcome
-            if isinstance(outcome, Appended) and not outcome.duplicate:
-                append.trace.persisted(outcome.base_offset, outcome.next_offset)
-            else:
-                append.trace.refused()
+            fail(appends, error)
 
 
 async def append(partition: Partition, batch: bytearray) -> Appended:
@@ -364,6 +727,7 @@ async def delete_before(partition: Partition, offset: int, executor: Executor) -
     await partition.flush_to(offset)
     deletion = partition.log.begin_delete_before(offset)
     await asyncio.get_running_loop().run_in_executor(executor, deletion.run)
+    partition.start_moved()
 
 
 class WriteBatcher:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from alpacamq.broker.tracing.tracing import Tracing
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError
@@ -20,7 +21,7 @@ from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.telemetry.logs import get_logger
 
 from .group_commit import GroupCommit
-from .leader import Partition
+from .leader import Partition, ReplicationHost
 from .loading import Loading, RecoveryProgress
 
 log = get_logger(__name__)
@@ -50,6 +51,7 @@ class Replicas:
         flushes: GroupCommit,
         executor: Executor,
         *,
+        replication: ReplicationHost | None = None,
         tracing: Tracing | None = None,
         power_lost: bool = False,
     ) -> None:
@@ -57,6 +59,7 @@ class Replicas:
         self._storage = storage
         self._flushes = flushes
         self._executor = executor
+        self._replication = replication
         self._tracing = tracing
         self._power_lost = power_lost
         self._open: dict[TopicId, dict[int, Partition]] = {}
@@ -79,6 +82,14 @@ class Replicas:
         """Yield every open partition."""
         for partitions in list(self._open.values()):
             yield from list(partitions.values())
+
+    def damaged(self) -> tuple[PartitionId, ...]:
+        """Return the replicas that may lack records which they had acknowledged."""
+        return tuple(
+            PartitionId(partition.topic_id, partition.identity.partition)
+            for partition in self
+            if partition.log.has_lost_data
+        )
 
     def admit(self, partitions: Sequence[Partition]) -> None:
         """Add partitions that have been opened."""
@@ -115,12 +126,13 @@ class Replicas:
 
     async def delete(self, partition: Partition) -> None:
         """Delete the files of a removed partition."""
-        await self._flushes.quiesce(partition)
-        try:
-            await self._in_thread(partition.log.delete)
-        except (AlpacaError, OSError) as error:
-            # The partition is gone all the same; the next start reports the remaining files.
-            log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
+        async with partition.files:
+            await self._flushes.quiesce(partition)
+            try:
+                await self._in_thread(partition.log.delete)
+            except (AlpacaError, OSError) as error:
+                # The partition is gone all the same; the next start reports the remaining files.
+                log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
 
     async def open(self, topic: Topic, indexes: Sequence[int], config: TopicConfig) -> list[Partition]:
         """Open or create partitions in threads, a few slices at a time, to leave threads for others."""
@@ -168,7 +180,7 @@ class Replicas:
         identity = TopicPartition(TopicName(topic.name), index)
         path = self._directory / directory_name(identity, topic.id)
         opened = PartitionLog.recover(path, config, self._storage, progress=progress)
-        partition = Partition(identity, topic.id, opened, self._flushes)
+        partition = Partition(identity, topic.id, opened, self._flushes, self._replication)
         if self._tracing is not None and not topic.is_internal:
             partition.traces = self._tracing.of_partition(identity, topic.id, partition.config)
         return partition

@@ -513,9 +513,7 @@ async def dial(
     transport: asyncio.BaseTransport | None = None
     try:
         async with asyncio.timeout(timeout_seconds):
-            transport, _ = await loop.create_connection(
-                lambda: _Dialling(client, str(address), follow, done), address.host, address.port
-            )
+            transport = await _connect(loop, address, lambda: _Dialling(client, str(address), follow, done))
             return cast("P", await done)
     except BaseException:
         if done.done() and not done.cancelled():
@@ -525,6 +523,28 @@ async def dial(
         if transport is not None:
             cast("asyncio.Transport", transport).abort()
         raise
+
+
+async def _connect(
+    loop: asyncio.AbstractEventLoop, address: Address, protocol: Callable[[], asyncio.Protocol]
+) -> asyncio.BaseTransport:
+    """Connect to the first address of a host that accepts. Raises OSError.
+
+    ConnectionRefusedError is raised only if every address refused: the event loops would raise an OSError
+    with many texts for a host that has an IPv4 and an IPv6 address.
+    """
+    errors: list[OSError] = []
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for family, _, _, _, target in found:
+        try:
+            transport, _ = await loop.create_connection(protocol, str(target[0]), address.port, family=family)
+            return transport
+        except OSError as error:
+            errors.append(error)
+    for failure in errors:
+        if not isinstance(failure, ConnectionRefusedError):
+            raise failure
+    raise ConnectionRefusedError(f"{address} refused the connection")
 
 
 async def ask(

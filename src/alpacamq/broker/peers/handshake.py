@@ -146,6 +146,8 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     reason: str
 
 
+# msgspec lets the interpreter's own errors pass for texts that are not UTF-8, and for deep nesting.
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _encode = msgspec.msgpack.Encoder().encode
 _from_client = msgspec.msgpack.Decoder(Opening | Proof)
 _from_server = msgspec.msgpack.Decoder(Challenge | Accepted | Refused)
@@ -177,7 +179,7 @@ class ClientHandshake:
         """Return the next message to send, or the peer once it is accepted. Raises HandshakeFailed."""
         try:
             message = _from_server.decode(payload)
-        except msgspec.MsgspecError as error:
+        except _DECODE_ERRORS as error:
             raise HandshakeFailed(Refusal.MALFORMED, f"{address} is no cluster listener: {error}") from error
         match message:
             case Refused():
@@ -228,7 +230,7 @@ class ServerHandshake:
         """Return the message to send, and the peer and its purpose once accepted. Raises HandshakeFailed."""
         try:
             message = _from_client.decode(payload)
-        except msgspec.MsgspecError as error:
+        except _DECODE_ERRORS as error:
             raise HandshakeFailed(Refusal.MALFORMED, f"the handshake cannot be read: {error}") from error
         match message:
             case Opening() if self._opening is None:

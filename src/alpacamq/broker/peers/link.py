@@ -104,7 +104,7 @@ class PeerLink:
         self._retry_now = asyncio.Event()
         # Calls that wait for the attempt in progress, or for the next one.
         self._waiting: set[asyncio.Future[CallConnection]] = set()
-        self._was_lost = self._is_refused = False
+        self._was_lost = self._is_refused = self._is_dropped = False
         self._last_error = ""
         self._logged_error = ""
         self._dropped_posts = 0
@@ -203,7 +203,13 @@ class PeerLink:
                 if not closed.done():  # it may have ended in the turn in which it began
                     self._connected(connection)
                 reason = await closed
-                self._lost(connection, reason)
+                self._dropped_posts += connection.dropped_posts
+                if self._is_dropped:
+                    # This side closed it. A refusal at the new address says nothing about the node.
+                    self._is_dropped = False
+                    failures = 0
+                    continue
+                self._lost(reason)
                 failures = 0 if loop.time() - connected_at >= STABLE_SECONDS else failures + 1
         finally:
             self._state = LinkState.CLOSED
@@ -258,8 +264,7 @@ class PeerLink:
                 waiting.set_result(connection)
         self._events.on_connected(connection.peer)
 
-    def _lost(self, connection: CallConnection, reason: str) -> None:
-        self._dropped_posts += connection.dropped_posts
+    def _lost(self, reason: str) -> None:
         self._last_error = reason
         self._was_lost = True
         log.warning("peer_lost", node=self.node_id, address=str(self._address), reason=reason)
@@ -267,9 +272,10 @@ class PeerLink:
 
     def _attempt_failed(self, error: OSError | HandshakeFailed) -> None:
         self._last_error = _text(error)
-        # Once per reason, not once per attempt.
-        if self._last_error != self._logged_error:
-            self._logged_error = self._last_error
+        # Once per reason, not once per attempt; the text of a refusal names the port of the attempt.
+        reason = str(error.refusal) if isinstance(error, HandshakeFailed) else self._last_error
+        if reason != self._logged_error:
+            self._logged_error = reason
             log.warning(
                 "peer_handshake_failed" if isinstance(error, HandshakeFailed) else "peer_unreachable",
                 node=self.node_id,
@@ -297,6 +303,7 @@ class PeerLink:
 
     def _drop(self, reason: str) -> None:
         if self._connection is not None:
+            self._is_dropped = True
             self._connection.close(reason)
 
 

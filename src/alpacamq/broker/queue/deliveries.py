@@ -102,15 +102,17 @@ class QueueReader:
         self._blocks = blocks
 
     async def read(self, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
-        """Return the records at these (partition, offset), without missing and damaged ones."""
+        """Return the records at these (partition, offset), without missing and damaged ones.
+
+        Raises UnknownTopic or PartitionNotReady if a partition cannot be read: its records are not missing.
+        """
         records: dict[Place, Record] = {}
         block: Block | None = None
         block_of = -1
         for place in sorted(places):
             index, offset = place
             if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
-                partition = self._topics.find(topic.encode(), index)
-                block = None if partition is None else await self._block(partition, offset)
+                block = await self._block(self._topics.partition(topic, index), offset)
                 block_of = index
             if block is not None and (record := block.record(offset)) is not None:
                 records[place] = record

@@ -401,7 +401,9 @@ class FifoPublisher:
             record = Record(-1, NO_TIMESTAMP, message.key, message.value, message.headers)
             if (entry := entry_of(record, message.partition, scope)) is not None:
                 found.append(entry)
-        for index, partition in enumerate(self._topics.partitions_of(topic.name)):
+        for index in range(current.partitions):
+            # Raises if it cannot be read now: an incomplete window would let duplicates in.
+            partition = self._topics.partition(topic.name, index)
             async for record in self._records_since(partition, since_ms):
                 if (entry := entry_of(record, index, scope)) is None:
                     continue

@@ -25,8 +25,9 @@ from alpacamq.model.errors import (
     NotCoordinator,
     PolicyViolation,
 )
-from alpacamq.model.ids import BrokerId
+from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from alpacamq.model.ports import Clock
+from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
 from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
@@ -45,7 +46,7 @@ from alpacamq.queues.messages import (
     RecordsArrived,
     Settlement,
     SettleRequest,
-    TopicDeleted,
+    TopicsChanged,
 )
 from alpacamq.telemetry.logs import get_logger
 
@@ -156,8 +157,14 @@ class QueueHost:
         self._watchers = TopicWatchers(topics)
         self.moves = DlqWriter(topics, self.reader, clock, traces)
         self._machines: StateMachineTopic[QueueEngine] = StateMachineTopic(
-            QUEUES_TOPIC, resources, self._engine, perform=self._perform, read=self._read
+            QUEUES_TOPIC,
+            resources,
+            self._engine,
+            perform=self._perform,
+            read=self._read,
+            check=self._check_loadable,
         )
+        self._topics_at_start = dict(topics.image.topics)
         self._low_on_ids = asyncio.Event()
         self._ids_wanted = 0
 
@@ -216,7 +223,7 @@ class QueueHost:
     async def ask_existing(self, request: QueueRequest[R]) -> R:
         """Ask an engine, but raise GroupIdNotFound if the group has never used the topic."""
         queue = request.queue
-        if not self._machines.exists or queue.topic not in self._topics.image.topics:
+        if not self._machines.exists or TopicName(queue.topic) not in self._topics.image.topics:
             raise GroupIdNotFound(f"group {queue.group!r} has never used topic {queue.topic!r} as a queue")
         return await self.ask(request)
 
@@ -275,7 +282,7 @@ class QueueHost:
         self._watchers.topic_deleted(topic)
         self._scans.forget(topic)
         self._blocks.forget(topic)
-        self._machines.post_all(TopicDeleted(topic=topic))
+        self._machines.post_all(TopicsChanged())
         await self._machines.handled()
         await self._machines.flush()
 
@@ -285,6 +292,16 @@ class QueueHost:
 
     def _engine(self, _partition: Partition) -> QueueEngine:
         return QueueEngine(self._backlog, self._take_producer_id, self._settings.limits)
+
+    def _check_loadable(self, _partition: Partition, machine: QueueEngine) -> Outcome:
+        machine.check_loadable(self._former_id)
+        return Outcome()
+
+    def _former_id(self, topic: str) -> TopicId:
+        """Return the id of the topic that state without a topic id belongs to: it is of an earlier run."""
+        name = TopicName(topic)
+        found = self._topics_at_start.get(name) or self._topics.image.topics.get(name)
+        return NO_TOPIC_ID if found is None else found.id
 
     def _perform(self, host: Host, effects: Sequence[Any]) -> None:
         if moves := [effect for effect in effects if isinstance(effect, Move)]:

@@ -242,9 +242,11 @@ class Queues:
 
     async def purge(self, queue: QueueId) -> Mapping[int, int]:
         """Mark all current messages as done; return the offsets where the queue starts again."""
-        self._topics.image.topic(queue.topic)
-        partitions = self._topics.partitions_of(queue.topic)
-        ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
+        topic = self._topics.image.topic(queue.topic)
+        ends = {
+            index: self._topics.partition(topic.name, index).last_stable_offset
+            for index in range(topic.partitions)
+        }
         await self.reset(queue, ends)
         return ends
 

@@ -10,9 +10,10 @@ from time import thread_time
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
 from alpacamq.broker.topics import Topics
-from alpacamq.model.errors import AlpacaError, DamagedLog
+from alpacamq.model.errors import AlpacaError, DamagedLog, PartitionNotReady
+from alpacamq.model.ids import TopicName
 from alpacamq.model.ports import Clock
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.queues.messages import Outline, ReadBacklog
 from alpacamq.telemetry.logs import get_logger
 
@@ -262,6 +263,13 @@ class BacklogReader:
         self._scans = scans
         self._turn_bytes: dict[Partition, int] = {}
 
+    @property
+    def version(self) -> int:
+        return self._topics.image.version
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.image.topics.get(TopicName(name))
+
     def config(self, topic: str) -> TopicConfig | None:
         partitions = self._topics.partitions_of(topic)
         return partitions[0].config if partitions else None
@@ -271,12 +279,16 @@ class BacklogReader:
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
         if (found := self._topics.find(topic.encode(), partition)) is None:
-            return 0, 0
+            raise PartitionNotReady(f"partition {partition} of topic {topic!r} cannot be read now")
         return found.log.start_offset, found.last_stable_offset if is_committed else found.high_watermark
 
-    def cut_offset(self, topic: str, partition: int) -> int | None:
-        found = self._topics.find(topic.encode(), partition)
-        return None if found is None else found.cut_offset
+    def leader_end(self, topic: str, partition: int) -> int | None:
+        # A partition with one replica: the local log is its leader's.
+        if (found := self._topics.find(topic.encode(), partition)) is None:
+            return None
+        end_offset = found.log.end_offset
+        # Records appended since the start have reused the offsets of lost ones.
+        return end_offset if found.cut_offset is None else min(found.cut_offset, end_offset)
 
     def read(self, read: ReadBacklog, deliver: Deliver) -> None:
         """Read some of a partition and give it to `deliver`, now or when a scan has ended.

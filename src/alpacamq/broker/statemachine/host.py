@@ -19,7 +19,8 @@ from concurrent.futures import Executor
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from alpacamq.broker.partition.leader import Append, Partition
+from alpacamq.broker.partition.appends import Append
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import (
     AlpacaError,

@@ -1,0 +1,310 @@
+"""The follower of one partition on this broker: performs what its core decides.
+
+Appends what was fetched, flushes and truncates, and asks its fetcher for more. A partition that fails,
+because a batch is corrupt or the disk is full, retries alone; others of the same leader go on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import Protocol
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.cluster.partition_state import PartitionState
+from alpacamq.model.batch import FRAME_BYTES, HEADER_BYTES, read_header
+from alpacamq.model.errors import AlpacaError, CorruptBatch
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Buffer
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.fetch_codec import PartitionFetched
+from alpacamq.replication.follower import (
+    FetchError,
+    FetchPosition,
+    FlushTo,
+    PartitionFollower,
+    RestartAt,
+    TruncateTo,
+)
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+# When to try again to truncate a log that could not be truncated.
+CUT_RETRY_SECONDS = 1.0
+_LENGTH = Struct(">i")
+_LENGTH_AT = 8
+
+_ERRORS = {
+    ErrorCode.FENCED_LEADER_EPOCH: FetchError.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: FetchError.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.STALE_BROKER_EPOCH: FetchError.STALE_BROKER_EPOCH,
+    ErrorCode.KAFKA_STORAGE_ERROR: FetchError.INVALID,
+}
+
+
+class Flushes(Protocol):
+    """Ends the flushes of a partition before its log is truncated: `GroupCommit`."""
+
+    async def quiesce(self, partition: Partition) -> None: ...
+
+
+class PositionSink(Protocol):
+    """Fetches from one leader."""
+
+    def fetch(self, following: "Following", position: FetchPosition) -> None:
+        """Fetch from a position, once; the answer goes to `answered` or `unreachable`."""
+        ...
+
+    def retry_at(self, following: "Following", deadline_ms: int) -> None:
+        """Call `drive` at a time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerResources:
+    """What the followers of a broker share."""
+
+    node_id: BrokerId
+    flushes: Flushes
+    executor: Executor
+    # Starts tasks that end with the broker.
+    spawn: Callable[..., "asyncio.Task[None]"]
+    now_ms: Callable[[], int]
+    flush_counts: bool
+
+
+class Following:
+    """One partition that another broker leads."""
+
+    def __init__(self, partition: Partition, resources: FollowerResources) -> None:
+        self.partition = partition
+        self.key = partition.topic_id.bytes, partition.identity.partition
+        self.core = PartitionFollower(partition.log.epochs, flush_counts=resources.flush_counts)
+        self.fetcher: PositionSink | None = None
+        # The position that the leader has and has not answered, and since which request it has it.
+        self.position: FetchPosition | None = None
+        self.sent_in = 0
+        self._resources = resources
+        self._state: PartitionState | None = None
+        self._is_suspended = False
+        self._has_fetched = False
+        self._cutting: asyncio.Task[None] | None = None
+        self._last_failure = ""
+
+    # Roles.
+
+    def follow(self, state: PartitionState) -> bool:
+        """Follow the leader of a state; true if it is another, or in another epoch, than before."""
+        self._is_suspended = False
+        self._state = state
+        partition = self.partition
+        if not self.core.is_newer_leader(state.leader_epoch):
+            return False
+        stored = partition.log
+        self.core.follow(
+            None if state.leader is None else BrokerId(state.leader),
+            state.leader_epoch,
+            log_end=stored.end_offset,
+            flushed_end=stored.flushed_offset,
+            high_watermark=partition.high_watermark,
+        )
+        return True
+
+    async def suspend(self) -> None:
+        """Begin nothing any more, and return once the log is at rest."""
+        self._is_suspended = True
+        while self._cutting is not None:
+            await asyncio.wait({self._cutting})
+
+    def stop(self) -> None:
+        """Begin nothing any more: the partition is led here, or not on this broker any more."""
+        self._is_suspended = True
+        self.fetcher = None
+
+    @property
+    def is_cutting(self) -> bool:
+        return self._cutting is not None
+
+    @property
+    def leader_start_offset(self) -> int:
+        return self.core.leader_start
+
+    # Steps.
+
+    def drive(self) -> None:
+        """Do what the core wants next."""
+        fetcher = self.fetcher
+        if self._is_suspended or self._cutting is not None or fetcher is None:
+            return
+        if self.partition.log.has_lost_data:
+            self._rebuild_if_allowed()
+            return
+        match self.core.next_step(self._resources.now_ms()):
+            case FetchPosition() as position:
+                self._has_fetched = True
+                fetcher.fetch(self, position)
+            case FlushTo():
+                self.partition.flush_soon()
+            case (TruncateTo() | RestartAt()) as cut:
+                self._cut(cut)
+            case None:
+                if (deadline_ms := self.core.next_deadline_ms) is not None:
+                    fetcher.retry_at(self, deadline_ms)
+
+    def flushed(self) -> None:
+        """Note that a flush has ended."""
+        stored = self.partition.log
+        if self._cutting is None and stored.end_offset == self.core.log_end:
+            self.core.flushed(stored.flushed_offset)
+            self._note_watermark()
+            self.drive()
+
+    def flush_failed(self) -> None:
+        """Note that nothing is known to be on disk. The log takes no writes until the broker restarts."""
+        self._failed("flush failed")
+
+    def may_rebuild(self) -> bool:
+        """Whether a log that lacks records may be emptied, to be fetched again from the leader.
+
+        Not while it counts: the controller could elect it. Its own broker has not fetched with it since it
+        started, so no leader can be about to take it into the in-sync set.
+        """
+        state = self._state
+        return (
+            state is not None
+            and state.leader is not None
+            and self._resources.node_id not in (*state.isr, *state.elr)
+            and not self._has_fetched
+        )
+
+    def _rebuild_if_allowed(self) -> None:
+        if self.may_rebuild() and self.partition.log.is_flushable:
+            log.warning(
+                "replica_rebuilt", partition=str(self.partition.identity), reason=self.partition.log.loss
+            )
+            self._cut(RestartAt(self.partition.log.start_offset, lost_committed=False))
+
+    # Answers of the leader.
+
+    def answered(self, fetched: PartitionFetched, records: memoryview) -> None:
+        """Handle the answer to the outstanding position, and do what follows."""
+        position = self.position
+        assert position is not None
+        request_id, now_ms = position.request_id, self._resources.now_ms()
+        core = self.core
+        if fetched.error_code or fetched.diverging_epoch is not None or records:
+            self.position = None  # only a new watermark leaves the position open
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            core.out_of_range(request_id, fetched.log_start_offset, fetched.last_stable_offset, now_ms)
+        elif fetched.error_code:
+            error = _ERRORS.get(ErrorCode(fetched.error_code), FetchError.NOT_LEADER)
+            core.failed(request_id, error, now_ms)
+        elif fetched.diverging_epoch is not None:
+            core.diverged(request_id, *fetched.diverging_epoch, now_ms)
+        else:
+            self._received(position, fetched, records, now_ms)
+        self.drive()
+
+    def unreachable(self) -> None:
+        """Note that the connection to the leader was lost."""
+        if self.position is not None:
+            self.core.failed(self.position.request_id, FetchError.UNREACHABLE, self._resources.now_ms())
+            self.position = None
+        self.drive()
+
+    def _received(
+        self, position: FetchPosition, fetched: PartitionFetched, records: memoryview, now_ms: int
+    ) -> None:
+        core, stored, request_id = self.core, self.partition.log, position.request_id
+        end_offset, last_epoch = _end_of(records) if records else (core.log_end, -1)
+        if not core.received(
+            request_id,
+            end_offset=end_offset,
+            last_epoch=last_epoch,
+            high_watermark=fetched.high_watermark,
+            start_offset=fetched.log_start_offset,
+            now_ms=now_ms,
+        ):
+            self._note_watermark()
+            return
+        before = stored.end_offset
+        try:
+            if not stored.size_bytes and stored.is_flushing:
+                raise CorruptBatch("the log may have to begin elsewhere, and cannot during a flush")
+            stored.append_fetched(records, position.leader_epoch)
+        except AlpacaError as error:
+            self._failed(str(error))
+        else:
+            self._last_failure = ""
+        if stored.end_offset > before or stored.end_offset == end_offset:
+            # After an error, too: the batches before the failure are in the log.
+            core.appended(request_id, stored.end_offset)
+            if not self._resources.flush_counts:
+                self.partition.flush_later()
+        else:
+            core.failed(request_id, FetchError.INVALID, now_ms)
+        self._note_watermark()
+
+    def _failed(self, reason: str) -> None:
+        if reason != self._last_failure:
+            self._last_failure = reason
+            log.error("replica_not_written", partition=str(self.partition.identity), reason=reason)
+
+    def _note_watermark(self) -> None:
+        if self.core.high_watermark != self.partition.high_watermark:
+            self.partition.follower_watermark(self.core.high_watermark)
+
+    # Truncation.
+
+    def _cut(self, step: TruncateTo | RestartAt) -> None:
+        self._cutting = self._resources.spawn(self._cut_in_thread(step))
+
+    async def _cut_in_thread(self, step: TruncateTo | RestartAt) -> None:
+        partition, stored = self.partition, self.partition.log
+        name = str(partition.identity)
+        try:
+            async with partition.files:
+                await self._resources.flushes.quiesce(partition)
+                is_restart = isinstance(step, RestartAt) or step.offset < stored.start_offset
+                work = partial(stored.restart_at if is_restart else stored.truncate_to, step.offset)
+                loop = asyncio.get_running_loop()
+                # Never abandoned: the log would change under whoever continues it.
+                await asyncio.shield(loop.run_in_executor(self._resources.executor, work))
+        except AlpacaError as error:
+            log.error("replica_not_truncated", partition=name, reason=str(error))
+            await asyncio.sleep(CUT_RETRY_SECONDS)
+        else:
+            level = log.error if step.lost_committed else log.info
+            level(
+                "replica_truncated",
+                partition=name,
+                end_offset=stored.end_offset,
+                lost_committed=step.lost_committed,
+            )
+            self.core.truncated(stored.end_offset)
+            self._note_watermark()
+        finally:
+            self._cutting = None
+        self.drive()
+
+
+def _end_of(records: Buffer) -> tuple[int, int]:
+    """Return the offset after the last complete batch of fetched records, and its leader epoch.
+
+    Only lengths are followed: the log checks the batches themselves.
+    """
+    size = len(records)
+    at, last = 0, -1
+    while at + HEADER_BYTES <= size:
+        length: int = _LENGTH.unpack_from(records, at + _LENGTH_AT)[0]
+        after = at + FRAME_BYTES + length
+        if length <= 0 or after > size:
+            break
+        at, last = after, at
+    if last < 0:
+        return -1, -1
+    header = read_header(records, last)
+    return header.next_offset, header.leader_epoch

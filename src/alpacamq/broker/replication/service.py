@@ -1,0 +1,224 @@
+"""Replication of the partitions of one broker: who is led and followed, by which fetcher.
+
+Partitions report their roles here. Nothing is fetched, flushed or proposed before `run`: roles are known
+earlier, while partitions are recovered.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from alpacamq.broker.metadata.metadata import Metadata
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.cluster.image import Delta
+from alpacamq.cluster.partition_state import PartitionState
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Clock
+from alpacamq.replication.leader import KnownBrokers
+
+from .fetcher import Fetcher, FetchPeers
+from .following import Flushes, FollowerResources, Following
+from .in_sync import IsrProposals
+
+
+class FlushPolicy(StrEnum):
+    """Whether replicas flush records before they count as replicated."""
+
+    ACK = "ack"
+    INTERVAL = "interval"  # flush.ms decides: a power loss of all replicas can lose acknowledged records
+
+
+class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of replication, the same on all brokers."""
+
+    replica_lag_ms: int = 10_000
+    flush: FlushPolicy = FlushPolicy.ACK
+
+
+class FetcherStatus(NamedTuple):
+    """The fetches from one leader, for status pages and metrics."""
+
+    leader_id: BrokerId
+    partitions: int
+    is_connected: bool
+    last_error: str
+    requests: int
+    received_bytes: int
+
+
+class Replication:
+    """Leads and follows with the other brokers; the `ReplicationHost` of all partitions."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        metadata: Metadata,
+        *,
+        node_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        flushes: Flushes,
+        executor: Executor,
+        clock: Clock,
+    ) -> None:
+        """`broker_epoch` returns that of this broker's registration; `connect` follows."""
+        self.node_id = node_id
+        self.replica_lag_ms = settings.replica_lag_ms
+        self.flush_counts = settings.flush is FlushPolicy.ACK
+        self.brokers = KnownBrokers({}, ())
+        self._metadata = metadata
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._peers: FetchPeers | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._resources = FollowerResources(
+            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts
+        )
+        self._followings: dict[Partition, Following] = {}
+        self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._proposals = IsrProposals(
+            metadata,
+            node_id=node_id,
+            broker_epoch=broker_epoch,
+            now_ms=self.now_ms,
+            replica_lag_ms=settings.replica_lag_ms,
+        )
+        self._know_brokers()
+        metadata.subscribe(self._image_changed)
+
+    def connect(self, peers: FetchPeers) -> None:
+        """Fetch from other brokers with `peers`."""
+        self._peers = peers
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    async def run(self) -> None:
+        """Replicate until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                group.create_task(self._proposals.run())
+                for partition in list(self._proposals.led):
+                    partition.flush_soon()
+                for following in list(self._followings.values()):
+                    self._assign(following, is_new_leader=True)
+                await asyncio.Event().wait()
+            finally:
+                self._group = None  # nothing is begun in a group that ends
+
+    # Roles of partitions.
+
+    def led(self, partition: Partition) -> None:
+        self._stop_following(partition)
+        self._proposals.add(partition)
+        if self._group is not None:
+            partition.flush_soon()
+
+    def followed(self, partition: Partition, state: PartitionState) -> None:
+        self._proposals.remove(partition)
+        following = self._followings.get(partition)
+        if following is None:
+            following = self._followings[partition] = Following(partition, self._resources)
+            partition.following = following
+        is_new_leader = following.follow(state)
+        if self._group is not None:
+            self._assign(following, is_new_leader=is_new_leader)
+
+    def stopped(self, partition: Partition) -> None:
+        self._stop_following(partition)
+        self._proposals.remove(partition)
+
+    def has_proposal(self, partition: Partition) -> None:
+        self._proposals.has_proposal(partition)
+
+    # Status.
+
+    @property
+    def led_partitions(self) -> Iterable[Partition]:
+        """The partitions with other replicas that this broker leads."""
+        return self._proposals.led
+
+    @property
+    def under_replicated(self) -> int:
+        """How many partitions led here have replicas that are not in sync."""
+        return sum(partition.is_under_replicated for partition in self._proposals.led)
+
+    def fetchers(self) -> list[FetcherStatus]:
+        """Return the fetches from each leader."""
+        return [
+            FetcherStatus(
+                leader_id,
+                fetcher.partitions,
+                fetcher.is_connected,
+                fetcher.last_error,
+                fetcher.requests,
+                fetcher.received_bytes,
+            )
+            for leader_id, (fetcher, _) in sorted(self._fetchers.items())
+        ]
+
+    # Fetchers.
+
+    def _assign(self, following: Following, *, is_new_leader: bool) -> None:
+        """Let the fetcher of its leader follow a partition."""
+        leader_id = following.core.leader_id
+        fetcher = None if leader_id is None else self._fetcher(leader_id)
+        current = following.fetcher
+        if current is not fetcher and isinstance(current, Fetcher):
+            self._release(current, following)
+        if fetcher is None:
+            following.fetcher = None
+        elif current is not fetcher or is_new_leader:
+            fetcher.add(following)
+        else:
+            following.drive()
+
+    def _fetcher(self, leader_id: BrokerId) -> Fetcher | None:
+        if self._peers is None:
+            return None  # a cluster of this node only
+        if (found := self._fetchers.get(leader_id)) is not None:
+            return found[0]
+        fetcher = Fetcher(
+            leader_id,
+            self._peers,
+            node_id=self.node_id,
+            broker_epoch=self._broker_epoch,
+            now_ms=self.now_ms,
+        )
+        self._fetchers[leader_id] = fetcher, self._spawn(fetcher.run())
+        return fetcher
+
+    def _stop_following(self, partition: Partition) -> None:
+        following = self._followings.pop(partition, None)
+        if following is not None:
+            if isinstance(following.fetcher, Fetcher):
+                self._release(following.fetcher, following)
+            following.stop()
+
+    def _release(self, fetcher: Fetcher, following: Following) -> None:
+        fetcher.remove(following)
+        if fetcher.is_idle:
+            _, task = self._fetchers.pop(fetcher.leader_id)
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._group is not None, "nothing is begun before `run`"
+        return self._group.create_task(work)
+
+    # Metadata.
+
+    def _image_changed(self, delta: Delta) -> None:
+        if delta.brokers:
+            self._know_brokers()
+            self._proposals.look_now()
+
+    def _know_brokers(self) -> None:
+        brokers = self._metadata.image.brokers.values()
+        self.brokers.epochs = {broker.id: broker.epoch for broker in brokers}
+        self.brokers.joinable = {
+            broker.id for broker in brokers if broker.is_running and not broker.is_shutting_down
+        }

@@ -1,0 +1,196 @@
+"""`alpacamq serve --processes N`: a cluster of several broker processes on this machine.
+
+Each process has its own id, data directory and ports, counted from those of the configuration. The first
+three vote on the metadata. This process starts them, reports when one ends, and stops them all at a signal.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from alpacamq.model.address import Address
+
+from .config import NodeConfig
+from .options import ConfigError, variable_of
+
+VOTERS = 3
+MAX_PROCESSES = 64
+# Ports of process 1 are those of the configuration, of process 2 this many above, and so on.
+PORT_STEP = 10
+READY = b" is ready after "
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class Process:
+    """One broker process, its addresses and its output."""
+
+    def __init__(self, number: int, config: NodeConfig, count: int) -> None:
+        self.id = config.node.id + number
+        self.directory = config.node.data_dir / f"node-{self.id}"
+        self.kafka = _port(config.kafka.listen, number)
+        self.http = _port(config.http.listen, number)
+        self.sqs = _port(config.sqs.listen, number)
+        self.cluster = _port(config.cluster.listen, number)
+        self._number = number
+        self._count = count
+        self._config = config
+        self._process: asyncio.subprocess.Process
+        self.is_ready = asyncio.Event()
+        self.last_lines: list[str] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def arguments(self) -> list[str]:
+        """Return the options of this process."""
+        nodes = [
+            f"{self._config.node.id + number}@{_port(self._config.cluster.listen, number)}"
+            for number in range(min(self._count, VOTERS))
+        ]
+        return [
+            *("--node-id", str(self.id)),
+            *("--data-dir", str(self.directory)),
+            *("--kafka", str(self.kafka)),
+            *("--http", str(self.http)),
+            *("--sqs", str(self.sqs)),
+            *("--cluster", str(self.cluster)),
+            *("--cluster-nodes", ",".join(nodes)),
+        ]
+
+    async def start(self, options: Sequence[str]) -> None:
+        """Start the process with `options` of the user before its own."""
+        environment = dict(os.environ)
+        if self._number >= VOTERS:
+            environment[variable_of("cluster.roles")] = "broker"
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "alpacamq.node.main", "serve", *options, *self.arguments()),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the parent, which stops them in order
+        )
+
+    async def run(self) -> int:
+        """Pass its log on until it ends; return its exit code."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(self._process.stdout))
+            tasks.create_task(self._pass_on(self._process.stderr))
+        return await self._process.wait()
+
+    def stop(self) -> None:
+        """Ask the process to stop."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def _watch(self, output: asyncio.StreamReader) -> None:
+        while line := await output.readline():
+            if READY in line:
+                self.is_ready.set()
+
+    async def _pass_on(self, log: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                line = await log.readline()
+            except ValueError:  # longer than the buffer
+                continue
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip()
+            self.last_lines = [*self.last_lines[-4:], text]
+            print(f"node {self.id}: {text}", file=sys.stderr)
+
+
+async def serve_processes(config: NodeConfig, count: int, options: Sequence[str], started_at: float) -> int:
+    """Run `count` processes until SIGTERM or SIGINT; return the exit code."""
+    if not 2 <= count <= MAX_PROCESSES:
+        raise ConfigError(f"--processes must be from 2 to {MAX_PROCESSES}, not {count}")
+    if config.cluster.is_enabled:
+        raise ConfigError("--processes makes a cluster of this machine; it does not go with cluster.nodes")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    processes = [Process(number, config, count) for number in range(count)]
+    running: dict[asyncio.Task[int], Process] = {}
+    try:
+        for process in processes:
+            await process.start(options)
+            running[asyncio.create_task(process.run())] = process
+        if await _all_ready(processes, running, stop):
+            _announce(config, processes, started_at)
+        stopping = asyncio.create_task(stop.wait())
+        while running and not stop.is_set():
+            await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in running if task.done()]:
+                process = running.pop(task)
+                if not stop.is_set():
+                    print(f"Node {process.id} has ended with exit code {task.result()}.", flush=True)
+        stopping.cancel()
+        return 0 if stop.is_set() else 1
+    finally:
+        for process in processes:
+            process.stop()
+        if running:
+            _, left = await asyncio.wait(running, timeout=STOP_SECONDS)
+            for task in left:
+                running[task].kill()
+            if left:
+                await asyncio.wait(left)
+
+
+async def _all_ready(
+    processes: Sequence[Process], running: dict[asyncio.Task[int], Process], stop: asyncio.Event
+) -> bool:
+    """Wait until all processes serve; return False if one ended, or the wait did."""
+    waiting = {asyncio.create_task(process.is_ready.wait()) for process in processes}
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        until = asyncio.get_running_loop().time() + START_SECONDS
+        while not all(task.done() for task in waiting):
+            left = until - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(
+                {stopping, *running, *(task for task in waiting if not task.done())},
+                timeout=max(left, 0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not done or stopping in done or any(task in running for task in done):
+                return False
+        return True
+    finally:
+        for task in (stopping, *waiting):
+            task.cancel()
+
+
+def _announce(config: NodeConfig, processes: Sequence[Process], started_at: float) -> None:
+    """Print the addresses, and commands to try."""
+    beside = Path(sys.argv[0]).with_name("alpacactl")
+    alpacactl = str(beside) if beside.is_file() else "alpacactl"
+    every = ",".join(str(process.kafka) for process in processes)
+    print(f"{len(processes)} nodes are ready after {time.monotonic() - started_at:.2f} s\n")
+    print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}process")
+    for process in processes:
+        print(f"  {process.id:<6}{process.kafka!s:<19}{process.http!s:<19}{process.sqs!s:<19}{process.pid}")
+    print(f"\n  data    {config.node.data_dir.absolute()}\n\nTry:")
+    print(f"  echo hello | {alpacactl} --broker {every} produce greetings")
+    print(f"  {alpacactl} --broker {processes[-1].kafka} consume greetings --exit")
+    print(f"  kill -9 {processes[0].pid}    # the others take over")
+    print("\nCtrl-C stops all of them.", flush=True)
+
+
+def _port(address: Address, number: int) -> Address:
+    return Address(address.host, address.port + PORT_STEP * number) if address.port else address

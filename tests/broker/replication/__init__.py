@@ -1,0 +1,1 @@
+"""Replication between brokers: real logs, listeners and connections; one controller in memory."""

@@ -1,0 +1,367 @@
+"""Partitions on three brokers: what is acknowledged, and what every replica has in the end."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.partition.appends import Acks
+from alpacamq.broker.partition.housekeeping import Housekeeping
+from alpacamq.broker.partition.leader import delete_before
+from alpacamq.broker.replication.service import FlushPolicy
+from alpacamq.model.batch import stamp_producer
+from alpacamq.model.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    RequestTimedOut,
+)
+from alpacamq.protocol.fetch_codec import PartitionWanted
+from alpacamq.protocol.replica_fetch_codec import PartitionKey
+from alpacamq.replication.follower import FetchPosition
+
+from .nodes import ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
+
+LAG_MS = 10_000
+
+
+async def shrinks_to(cluster: ReplicaCluster, *in_sync: int) -> None:
+    """Let the lag of replicas that do not fetch exceed the limit, until they are out of sync."""
+    cluster.advance(LAG_MS + 1)
+    await until(lambda: cluster.in_sync() == {*in_sync}, f"in-sync set {in_sync}")
+
+
+# Acknowledgements.
+
+
+@pytest.mark.parametrize("flush", [*FlushPolicy])
+async def test_an_acknowledged_batch_is_on_every_replica(tmp_path: Path, flush: FlushPolicy) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3, flush=flush) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        for number in range(20):
+            assert await produce(leader, b"%d" % number) == number
+            for node in cluster.nodes.values():
+                stored = node.partition().log
+                assert number < (stored.flushed_offset if flush is FlushPolicy.ACK else stored.end_offset)
+        assert leader.high_watermark == 20
+        await cluster.replicated()
+
+
+async def test_a_batch_waits_for_a_silent_replica_until_it_leaves_the_in_sync_set(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        await cluster.kill(3, notices=False)
+        waiting = staged(leader, batch(b"b"))
+        await heard_of(leader, 2, 2)
+        assert not waiting.done()
+        assert leader.high_watermark == 1
+        await shrinks_to(cluster, 1, 2)
+        assert await waiting == 1
+
+
+async def test_acks_of_the_leader_alone_do_not_wait_for_replicas(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await cluster.kill(2, notices=False)
+        assert await produce(leader, b"a", acks=Acks.LEADER) == 0
+        assert leader.high_watermark == 0
+
+
+async def test_the_wait_for_replicas_ends_with_the_timeout_of_the_producer(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await cluster.kill(2, notices=False)
+        patient = staged(leader, batch(b"a"))
+        with pytest.raises(RequestTimedOut):
+            await staged(leader, batch(b"b"), timeout_ms=20)
+        assert not patient.done()
+        await shrinks_to(cluster, 1)
+        assert await patient == 0
+        await until(lambda: leader.high_watermark == 2, "the batch that nobody waits for")
+
+
+async def test_too_few_replicas_refuse_a_batch_before_it_is_written(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        await cluster.kill(2)
+        await cluster.kill(3)
+        await until(lambda: leader.is_below_min_isr, "too small an in-sync set")
+        with pytest.raises(NotEnoughReplicas):
+            await produce(leader, b"b")
+        assert await produce(leader, b"c", acks=Acks.LEADER) == 1
+        assert leader.high_watermark == 1
+
+
+async def test_too_few_replicas_end_the_wait_of_a_batch_that_is_written(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await cluster.kill(2, notices=False)
+        await cluster.kill(3, notices=False)
+        waiting = staged(leader, batch(b"a"))
+        cluster.advance(LAG_MS + 1)
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await waiting
+        cluster.configure(min_insync_replicas="1")
+        await until(lambda: leader.high_watermark == 1, "the new minimum to commit it")
+        assert await produce(leader, b"b") == 1
+
+
+async def test_a_duplicate_is_acknowledged_once_its_original_is_replicated(tmp_path: Path) -> None:
+    def numbered() -> bytearray:
+        data = batch(b"a")
+        stamp_producer(data, 7, 0, 0)
+        return data
+
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await cluster.kill(2, notices=False)
+        original, duplicate = staged(leader, numbered()), staged(leader, numbered())
+        assert leader.end_offset == 1
+        assert not duplicate.done()
+        await shrinks_to(cluster, 1)
+        assert (await original, await duplicate, await staged(leader, numbered())) == (0, 0, 0)
+
+
+# Followers that were away.
+
+
+async def test_a_replica_that_returns_catches_up_and_is_in_sync_again(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3, segment_bytes=str(1 << 20))
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        await cluster.kill(3)
+        for _ in range(40):
+            await produce(leader, bytes(100_000))
+        assert cluster.in_sync() == {1, 2}
+        await cluster.start(3)
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "all replicas in sync")
+        await produce(leader, b"z")
+        await cluster.replicated()
+
+
+async def test_a_replica_on_an_empty_disk_is_filled(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"%d" % number)
+        cluster.reassign(1, 2)
+        await until(lambda: cluster.in_sync() == {1, 2}, "the new replica in sync")
+        await produce(leader, b"z")
+        await cluster.replicated()
+        cluster.reassign(2)
+        await until(lambda: cluster.state().leader == 2, "the new leader")
+        assert await produce(await cluster.leader(), b"y") == 11
+
+
+async def test_a_lost_reply_of_the_controller_does_not_stop_a_leader(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await cluster.kill(3, notices=False)
+        cluster.nodes[1].metadata.loses_replies = True
+        waiting = staged(leader, batch(b"a"))
+        await heard_of(leader, 2, 1)
+        await shrinks_to(cluster, 1, 2)
+        assert await waiting == 0
+
+
+# Other leaders.
+
+
+async def test_a_former_leader_drops_what_was_not_committed(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        former = await cluster.leader()
+        await produce(former, b"a")
+        # The others follow a new leader, of which the former one does not hear.
+        cluster.nodes[1].metadata.is_deaf = True
+        cluster.fence(1)
+        leader = await cluster.leader()
+        assert leader is cluster.nodes[2].partition()
+        await until(lambda: all(each.offset == 1 for each in _positions(cluster, 3)), "the new leader")
+        lost = [staged(former, batch(b"lost %d" % number)) for number in range(3)]
+        assert await produce(leader, b"b") == 1
+        assert await produce(leader, b"c") == 2
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in lost)
+        assert former.high_watermark == 1
+        cluster.nodes[1].metadata.is_deaf = False
+        cluster.heartbeat(cluster.nodes[1])
+        for each in lost:
+            with pytest.raises(NotLeader):
+                await each
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "the former leader in sync")
+        await cluster.replicated()
+        with pytest.raises(NotLeader):
+            await produce(former, b"z")
+
+
+def _positions(cluster: ReplicaCluster, node_id: int) -> list[FetchPosition]:
+    followings = cluster.nodes[node_id].replication._followings.values()
+    return [each.position for each in followings if each.position is not None]
+
+
+async def test_batches_that_wait_while_their_leader_is_elected_again_are_acknowledged(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await cluster.kill(3, notices=False)
+        waiting = staged(leader, batch(b"a"))
+        cluster.reassign(1, 2)  # removing a replica begins a new leader epoch
+        await until(lambda: leader.leader_epoch > 0, "the new epoch")
+        assert await waiting == 0
+
+
+async def test_leadership_moves_back_and_forth_without_loss(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        expected = 0
+        for _ in range(3):
+            for _ in range(5):
+                assert await produce(await cluster.leader(), b"v") == expected
+                expected += 1
+            await cluster.kill(1)
+            assert await produce(await cluster.leader(), b"w") == expected
+            expected += 1
+            await cluster.start(1)
+            await until(lambda: cluster.in_sync() == {1, 2, 3}, "all replicas in sync")
+            cluster.elect_preferred()
+        await cluster.replicated()
+
+
+async def test_a_cluster_that_was_killed_as_a_whole_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"%d" % number)
+        for node_id in (1, 2, 3):
+            await cluster.kill(node_id)
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id)
+        leader = await cluster.leader()
+        assert leader.end_offset == 10
+        assert await produce(leader, b"z") == 10
+        await cluster.replicated()
+
+
+# Damage, retention, status.
+
+
+async def test_damaged_bytes_are_never_sent(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await cluster.kill(2)
+        for number in range(10):
+            await produce(leader, b"value %d" % number)
+        [path] = leader.log.directory.glob("*.log")
+        await cluster.kill(1, flushes=True)
+        stored = bytearray(path.read_bytes())
+        at = stored.index(b"value 6")
+        stored[at] ^= 1
+        path.write_bytes(stored)
+        await cluster.start(1)
+        leader = await cluster.leader()
+        await cluster.start(2)
+        follower = cluster.nodes[2].partition()
+        await until(lambda: follower.end_offset == 6, "the records before the damage")
+        await until(lambda: leader.log.has_lost_data, "the damage to be found")
+        assert b"value 5" in cluster.nodes[2].bytes_of()
+        assert b"alue 6" not in cluster.nodes[2].bytes_of()
+        assert cluster.in_sync() == {1}
+
+
+async def test_a_replica_that_lost_records_is_rebuilt(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"value %d" % number)
+        log = cluster.nodes[2].partition().log
+        await cluster.kill(2)
+        log._checkpoint.note_loss("sectors were lost")
+        node = await cluster.start(2)
+        await until(lambda: not node.replicas.damaged(), "the replica emptied")
+        cluster.heartbeat(node)
+        await until(lambda: cluster.in_sync() == {1, 2}, "the replica in sync")
+        assert not cluster.nodes[2].partition().log.has_lost_data
+        await cluster.replicated()
+
+
+async def test_followers_delete_what_their_leader_deleted(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        for _ in range(10):
+            await produce(leader, b"v")
+        await delete_before(leader, 5, cluster.nodes[1].threads)
+        node = cluster.nodes[2]
+        follower = node.partition()
+        keeping = Housekeeping(lambda: [follower], node.threads, cluster.clock, 1000)
+        await until(lambda: node.replication._followings[follower].leader_start_offset == 5, "the new start")
+        await keeping.clean(follower)
+        assert follower.start_offset == 5
+
+
+async def test_a_follower_behind_the_start_of_its_leader_begins_there(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await produce(leader, b"v")
+        await cluster.kill(2)
+        for _ in range(10):
+            await produce(leader, b"v")
+        await delete_before(leader, 5, cluster.nodes[1].threads)
+        await cluster.start(2)
+        follower = cluster.nodes[2].partition()
+        await until(lambda: follower.end_offset == 11, "the rest of the log")
+        assert follower.start_offset == 5
+        await until(lambda: cluster.in_sync() == {1, 2}, "the follower in sync")
+
+
+async def test_a_leader_knows_its_followers(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await produce(leader, b"v")
+        assert {each.broker_id: each.end_offset for each in leader.followers()} == {2: 1, 3: 1}
+        assert not leader.is_under_replicated
+        await cluster.kill(3)
+        await until(lambda: leader.is_under_replicated, "the loss of a replica")
+        assert set(leader.in_sync) == {1, 2}
+        assert cluster.nodes[1].replication.under_replicated == 1
+        [fetcher] = cluster.nodes[2].replication.fetchers()
+        assert (fetcher.leader_id, fetcher.partitions, fetcher.is_connected) == (1, 1, True)
+
+
+async def test_partitions_at_rest_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2, partitions=150)
+        busy = await cluster.leader(3)
+        await produce(busy, b"v")
+        [session] = cluster.nodes[1].fetches._sessions.values()
+        await until(lambda: len(session._followed) == 150, "the positions of all partitions")
+        named: list[int] = []
+        take = session._take
+
+        def noting(key: PartitionKey, wanted: PartitionWanted, broker_epoch: int) -> None:
+            named.append(key[1])
+            take(key, wanted, broker_epoch)
+
+        monkeypatch.setattr(session, "_take", noting)
+        for _ in range(10):
+            await produce(busy, b"v")
+        assert set(named) == {3}
+        assert len(named) == 10
