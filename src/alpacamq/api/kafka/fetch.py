@@ -297,9 +297,8 @@ class PendingFetch:
             max_bytes = min(room, wanted.max_bytes)
             records = partition.read(wanted.fetch_offset, max_bytes, limit, at_least_one=first)
         except AlpacaError as error:
-            return Found(
-                topic, PartitionFetched(index, code_of(error), current_leader=self._hint(error)), None
-            )
+            failed = PartitionFetched(index, code_of(error), current_leader=self._hint(error))
+            return Found(topic, failed, None)
         aborted = None
         if self._reads_committed:
             aborted = (
