@@ -17,7 +17,7 @@ from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.snapshots import KEPT, StateSnapshots, encode_block
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.sealed_file import write_sealed
-from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest, NotCoordinator
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, NotCoordinator
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Buffer
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Pending, Request, reply
@@ -492,7 +492,7 @@ async def test_a_stopped_host_refuses_everything(host: Host) -> None:
         shard.stop(NotCoordinator("moved", 2))
         with pytest.raises(NotCoordinator):
             await add(shard, b"a")
-        answer: object = await shard.submit(Read(name=b"a"))
+        answer: int | AlpacaError = await shard.submit(Read(name=b"a"))
         assert isinstance(answer, NotCoordinator)
         shard.post(Fill(names=(b"b",)))
         with pytest.raises(NotCoordinator):

@@ -535,8 +535,8 @@ class Topics:
     def _assign_roles(self, topic: Topic, partitions: Iterable[Partition]) -> None:
         """Lead the partitions that the image says this broker leads, and follow the leaders of the others."""
         states = self.image.partitions_of(topic.id)
-        before = self._led_epochs(topic.id)
         configured = configured_min_isr(self.image, topic)
+        before = self._led_epochs(topic.id)
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None

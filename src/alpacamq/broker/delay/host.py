@@ -14,7 +14,6 @@ from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.ids import TopicId
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
@@ -218,7 +217,7 @@ class DelayLogs:
         return DelayLog(host, records, deliveries)
 
     def _topic_exists(self, topic_id: bytes) -> bool:
-        return self._topics.image.topic_by_id(TopicId(bytes=topic_id)) is not None
+        return self._topics.exists(topic_id, 0)
 
     def _perform(self, host: StateMachineHost[DelayMachine], effects: Sequence[Any]) -> None:
         delay_log = self._log_of(host)
