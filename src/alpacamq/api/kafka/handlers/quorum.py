@@ -81,8 +81,10 @@ def _replicas(nodes: Iterable[ReplicaProgress], status: QuorumStatus) -> list[wi
 
 
 def _node(backend: Backend, node_id: int) -> wire.QuorumNode:
-    node = live_node(backend, node_id)
-    listeners = [] if node is None else [wire.Listener(name=KAFKA_LISTENER, host=node.host, port=node.port)]
+    listeners = []
+    if (node := live_node(backend, node_id)) is not None:
+        # Kafka's own client fails on names in lower case.
+        listeners = [wire.Listener(name=KAFKA_LISTENER.upper(), host=node.host, port=node.port)]
     return wire.QuorumNode(node_id=node_id, listeners=listeners)
 
 
