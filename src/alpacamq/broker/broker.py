@@ -506,7 +506,10 @@ class Broker:
             outgoing=None if member is None else member.network,
             contacts=() if member is None else member.contacts,
         )
-        self.metadata.connect(quorum, None if member is None else member.network.forward)
+        if member is None:
+            self.metadata.connect(quorum)
+        else:
+            self.metadata.connect(quorum, member.network.forward, member.ended_nodes)
         self.registration = Registration(
             self.metadata,
             node_id=settings.node_id,

@@ -119,6 +119,7 @@ class Metadata:
         self._settings = settings
         self._resume_clocks = resume_clocks
         self._quorum: Quorum
+        self._ended: Callable[[], Sequence[BrokerId]] = lambda: ()
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
         self._last = Proposed(0, 0)
@@ -131,10 +132,19 @@ class Metadata:
         self._is_taking_snapshot = False
         self._snapshot_due_bytes = SNAPSHOT_BYTES
 
-    def connect(self, quorum: Quorum, forward: Forward | None = None) -> None:
-        """Use `quorum`, whose listener this object is, and forward commands with `forward`."""
+    def connect(
+        self,
+        quorum: Quorum,
+        forward: Forward | None = None,
+        ended: Callable[[], Sequence[BrokerId]] = lambda: (),
+    ) -> None:
+        """Use `quorum`, whose listener this object is, and forward commands with `forward`.
+
+        `ended` returns the nodes that are known to have ended when this node becomes controller.
+        """
         self._quorum = quorum
         self._forward = forward
+        self._ended = ended
 
     def start(self) -> None:
         """Take part in the cluster, if that has not begun. On the event loop."""
@@ -413,6 +423,8 @@ class Metadata:
                 self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
             )
             log.info("controller_started", node=self._node_id, term=quorum.term)
+            for node_id in self._ended():
+                self.connection_lost(node_id, is_refused=True)
             self._plan_tick()
 
     def _resign(self, error: AlpacaError) -> None:

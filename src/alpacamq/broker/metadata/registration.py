@@ -88,6 +88,8 @@ class Registration:
         """Register at the controller. Returns once the image of this node has the registration."""
         while self.epoch == NO_EPOCH:
             try:
+                # The former process of this node has ended: this one has locked its directory.
+                self._metadata.connection_lost(self._node_id, is_refused=True)
                 found = await self._metadata.ask(self._request())
                 await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
             except AlpacaError as error:
