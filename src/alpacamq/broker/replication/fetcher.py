@@ -43,6 +43,8 @@ _MAX_FRAME_BYTES: Final = MAX_RESPONSE_BYTES + (1 << 30)
 MAX_POSITIONS: Final = 100
 # One request waits at the leader, another one ends its wait.
 _MAX_IN_FLIGHT: Final = 2
+# A request without positions waits this long for one: records were just received and are being flushed.
+_COALESCE_SECONDS: Final = 0.001
 # The leader answers after MAX_WAIT_MS at the latest.
 RESPONSE_SECONDS: Final = 10.0
 FIRST_BACKOFF_SECONDS: Final = 0.05
@@ -180,6 +182,7 @@ class Fetcher:
         self._session_epoch = NO_EPOCH
         self._correlation_id = 0
         self._is_send_due = False
+        self._waiting_timer: asyncio.TimerHandle | None = None
         self._logged = ""
         self.last_error = ""
         self.received_bytes = 0
@@ -305,8 +308,16 @@ class Fetcher:
             self._is_send_due = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def _wait_soon(self) -> None:
+        """Let the leader hold a request, for partitions whose position it has."""
+        if self._waiting_timer is None:
+            self._waiting_timer = asyncio.get_running_loop().call_later(_COALESCE_SECONDS, self._send)
+
     def _send(self) -> None:
         self._is_send_due = False
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
+            self._waiting_timer = None
         connection = self._connection
         if connection is None or connection.is_closed or connection.in_flight >= _MAX_IN_FLIGHT:
             return
@@ -360,15 +371,16 @@ class Fetcher:
         correlation_id = read_correlation_id(frame)
         for answer in decode_replica_fetched(frame):
             self._answered(correlation_id, answer)
-        self._send_soon()
+        if self._unsent or self._forgotten:
+            self._send_soon()
+        elif self._open:
+            self._wait_soon()
 
     def _answered(self, correlation_id: int, answer: ReplicaFetched) -> None:
         key = answer.topic_id, answer.fetched.partition
         following = self._followed.get(key)
         if following is None or key not in self._open or not is_current(correlation_id, following.sent_in):
             return
-        following_position = following.position
-        assert following_position is not None
         if answer.records or answer.fetched.error_code or answer.fetched.diverging_epoch is not None:
             del self._open[key]
         following.answered(answer.fetched, answer.records)

@@ -32,6 +32,8 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
+# When to try again to flush a log that could not be flushed.
+FLUSH_RETRY_MS = 1000
 # When to try again to truncate a log that could not be truncated.
 CUT_RETRY_SECONDS = 1.0
 _LENGTH = Struct(">i")
@@ -163,8 +165,10 @@ class Following:
             self.drive()
 
     def flush_failed(self) -> None:
-        """Note that nothing is known to be on disk. The log takes no writes until the broker restarts."""
+        """Note that a flush failed. If the log is in doubt, it takes no writes until the broker restarts."""
         self._failed("flush failed")
+        if self.partition.log.is_flushable and self.fetcher is not None:
+            self.fetcher.retry_at(self, self._resources.now_ms() + FLUSH_RETRY_MS)
 
     def may_rebuild(self) -> bool:
         """Whether a log that lacks records may be emptied, to be fetched again from the leader.
