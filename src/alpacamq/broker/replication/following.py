@@ -89,6 +89,8 @@ class Following:
         # The position that the leader has and has not answered, and since which request it has it.
         self.position: FetchPosition | None = None
         self.sent_in = 0
+        # Responses in a row that brought as much as they may.
+        self.full_responses = 0
         self._resources = resources
         self._state: PartitionState | None = None
         self._is_suspended = False
@@ -192,6 +194,13 @@ class Following:
             self._cut(RestartAt(self.partition.log.start_offset, lost_committed=False))
 
     # Answers of the leader.
+
+    def note_size(self, size: int, max_bytes: int) -> None:
+        """Note how much of what it may bring a response has brought. The end of a segment cuts some short."""
+        if size >= max_bytes // 2:
+            self.full_responses += 1
+        elif size < max_bytes // 64:
+            self.full_responses = 0
 
     def answered(self, fetched: PartitionFetched, records: memoryview) -> None:
         """Handle the answer to the outstanding position, and do what follows."""
