@@ -192,6 +192,18 @@ def test_followers_hear_of_commits_at_once() -> None:
     assert appends(flush(raft)) == [(3, 3, [], 3)]
 
 
+def test_a_heartbeat_does_not_tell_of_commits_after_what_the_follower_has() -> None:
+    raft = established()
+    raft.propose(b"a", 0)
+    flush(raft)
+    raft.step(accepted(raft, TWO, 3), 0)
+    flush(raft)
+    raft.tick(HEARTBEAT_MS)
+    assert (3, 2, [], 3) in appends(flush(raft))
+    raft.step(accepted(raft, THREE, 3), HEARTBEAT_MS)
+    assert appends(flush(raft)) == [(3, 3, [], 3)]
+
+
 def test_heartbeats_go_to_all_and_entries_without_an_answer_are_sent_again() -> None:
     raft = established()
     assert raft.next_deadline_ms == HEARTBEAT_MS

@@ -1,7 +1,7 @@
 """Messages to test with: any that a version can carry, and one fixed specimen that fills every field."""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -43,6 +43,20 @@ SPECIMEN_FIXED = {
     UUID_ON_WIRE.code: UUID(int=1 << 100),
 }  # fmt: skip
 SPECIMEN_PREFIXED = {Prefixed.STRING: "älpaca", Prefixed.BYTES: b"abc", Prefixed.RECORDS: memoryview(b"xyz")}
+
+
+class Address(NamedTuple):
+    """The address of a broker."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+ADDRESSES = st.lists(st.builds(Address, FIXED["i"], TEXTS, FIXED["i"], st.none() | TEXTS), max_size=3)
+# No leader is the default and not written.
+LEADERS = st.none() | st.tuples(FIXED["i"], FIXED["i"]).filter(lambda leader: leader != (-1, -1))
 
 
 # Times of 64 bits.

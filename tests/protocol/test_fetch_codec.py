@@ -31,9 +31,10 @@ from alpacamq.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from alpacamq.protocol.messages.leadership import LeaderIdAndEpoch, NodeEndpoint
 from alpacamq.protocol.schema import encode, run_to_end
 
-from .specimens import FIXED, TEXTS, any_message, specimen
+from .specimens import ADDRESSES, FIXED, LEADERS, TEXTS, Address, any_message, specimen
 
 API = APIS[ApiKey.FETCH]
 VERSIONS = range(API.min_version, API.max_version + 1)
@@ -134,6 +135,7 @@ FETCHED = st.builds(
     st.none() | st.tuples(FIXED["i"], NUMBERS_BUT_DEFAULT),
     FIXED["i"],
     st.none() | st.lists(st.tuples(FIXED["q"], FIXED["q"]), max_size=2),
+    LEADERS,
 )
 TOPICS = st.lists(st.tuples(st.uuids(), TEXTS, st.lists(FETCHED, max_size=3)), max_size=3)
 
@@ -144,6 +146,9 @@ def as_part(fetched: PartitionFetched) -> PartitionData:
     if fetched.diverging_epoch is not None:
         epoch, end_offset = fetched.diverging_epoch
         diverging = {"diverging_epoch": EpochEndOffset(epoch=epoch, end_offset=end_offset)}
+    if fetched.current_leader is not None:
+        leader, epoch = fetched.current_leader
+        diverging["current_leader"] = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
     return PartitionData(
         partition_index=fetched.partition,
         error_code=fetched.error_code,
@@ -167,6 +172,7 @@ def as_part(fetched: PartitionFetched) -> PartitionData:
     error_code=FIXED["h"],
     session_id=FIXED["i"],
     topics=TOPICS,
+    nodes=ADDRESSES,
 )
 def test_a_response_with_its_records_put_in_has_the_bytes_of_the_compiled_encoder(
     version: int,
@@ -175,6 +181,7 @@ def test_a_response_with_its_records_put_in_has_the_bytes_of_the_compiled_encode
     error_code: int,
     session_id: int,
     topics: list[tuple[UUID, str, list[PartitionFetched]]],
+    nodes: list[Address],
 ) -> None:
     response = FetchResponse(
         throttle_time_ms=throttle_ms,
@@ -186,12 +193,15 @@ def test_a_response_with_its_records_put_in_has_the_bytes_of_the_compiled_encode
             )
             for topic_id, name, partitions in topics
         ],
+        node_endpoints=[
+            NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
+        ],
     )
     keyed = [
         (name.encode() if version < 13 else topic_id.bytes, partitions)
         for topic_id, name, partitions in topics
     ]
-    pieces = encode_fetch_response(version, correlation_id, throttle_ms, error_code, session_id, keyed)
+    pieces = encode_fetch_response(version, correlation_id, throttle_ms, error_code, session_id, keyed, nodes)
     sizes = [fetched.records_bytes for _, _, partitions in topics for fetched in partitions]
     records = [b"r" * size for size in sizes if size]
     assert len(pieces) == len(records) + 1

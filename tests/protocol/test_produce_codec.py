@@ -11,6 +11,7 @@ from alpacamq.model.errors import RecordError
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ManyEntries, ProtocolError
 from alpacamq.protocol.framing import response_frame
+from alpacamq.protocol.messages.leadership import LeaderIdAndEpoch, NodeEndpoint
 from alpacamq.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -29,7 +30,7 @@ from alpacamq.protocol.produce_codec import (
 )
 from alpacamq.protocol.schema import encode, run_to_end
 
-from .specimens import FIXED, TEXTS, any_message
+from .specimens import ADDRESSES, FIXED, LEADERS, TEXTS, Address, any_message
 
 API = APIS[ApiKey.PRODUCE]
 VERSIONS = range(API.min_version, API.max_version + 1)
@@ -103,21 +104,26 @@ def test_a_fault_is_named_by_its_field() -> None:
 
 
 NUMBERS = (FIXED["i"], FIXED["h"], FIXED["q"], FIXED["q"], FIXED["q"])
-# Only errors name records.
-PRODUCED = st.builds(PartitionProduced, *NUMBERS, st.none(), st.just(())) | st.builds(
-    PartitionProduced, *NUMBERS, TEXTS, st.lists(st.builds(RecordError, FIXED["i"], TEXTS), max_size=3)
+# Only errors name records, and a leader.
+PRODUCED = st.builds(PartitionProduced, *NUMBERS, st.none(), st.just(()), st.none()) | st.builds(
+    PartitionProduced,
+    *NUMBERS,
+    TEXTS,
+    st.lists(st.builds(RecordError, FIXED["i"], TEXTS), max_size=3),
+    LEADERS,
 )
 TOPICS = st.lists(st.tuples(st.uuids(), TEXTS, st.lists(PRODUCED, max_size=3)), max_size=3)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @MANY
-@given(correlation_id=FIXED["i"], topics=TOPICS, throttle_ms=FIXED["i"])
+@given(correlation_id=FIXED["i"], topics=TOPICS, throttle_ms=FIXED["i"], nodes=ADDRESSES)
 def test_a_response_has_the_bytes_of_the_compiled_encoder(
     version: int,
     correlation_id: int,
     topics: list[tuple[UUID, str, list[PartitionProduced]]],
     throttle_ms: int,
+    nodes: list[Address],
 ) -> None:
     response = ProduceResponse(
         responses=[
@@ -136,6 +142,11 @@ def test_a_response_has_the_bytes_of_the_compiled_encoder(
                             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
                             for index, reason in produced.record_errors
                         ],
+                        current_leader=LeaderIdAndEpoch()
+                        if produced.current_leader is None
+                        else LeaderIdAndEpoch(
+                            leader_id=produced.current_leader[0], leader_epoch=produced.current_leader[1]
+                        ),
                     )
                     for produced in partitions
                 ],
@@ -143,11 +154,14 @@ def test_a_response_has_the_bytes_of_the_compiled_encoder(
             for topic_id, name, partitions in topics
         ],
         throttle_time_ms=throttle_ms,
+        node_endpoints=[
+            NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
+        ],
     )
     keyed = [
         (name.encode() if version < 13 else topic_id.bytes, partitions)
         for topic_id, name, partitions in topics
     ]
-    assert encode_produce_response(version, correlation_id, keyed, throttle_ms) == response_frame(
+    assert encode_produce_response(version, correlation_id, keyed, throttle_ms, nodes) == response_frame(
         API, version, correlation_id, encode(response, version)
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from alpacamq.coordinator.offsets import OffsetLimit, with_topic_ids
 from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.coordinator.streams.messages import CreateInternalTopics, InternalTopicsFailed
 from alpacamq.model.errors import AlpacaError, TopicExists
-from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
+from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from alpacamq.queues.messages import QueueId
@@ -72,7 +73,7 @@ class SubscribableTopics:
 
 
 class Groups:
-    """Every group of this broker."""
+    """The groups that this broker coordinates."""
 
     def __init__(self, resources: HostResources, settings: CoordinatorSettings, queues: Queues) -> None:
         self._topics = resources.topics
@@ -109,23 +110,24 @@ class Groups:
         return reply
 
     async def group_ids(self) -> list[str]:
-        """Return the ids of all groups, except in partitions that cannot be loaded."""
+        """Return the ids of the groups on this broker, except in partitions that cannot be loaded."""
         hosts = [host for host in await self._machines.all() if host.failure is None]
         return [name for host in hosts for name in (await host.loaded()).group_ids()]
 
     async def configured(self) -> list[str]:
-        """Return the ids of the groups with settings of their own, which need not exist."""
+        """Return the ids of the groups on this broker with settings of their own, which need not exist."""
         hosts = [host for host in await self._machines.all() if host.failure is None]
         return [name for host in hosts for name in (await host.loaded()).configured_groups()]
 
     async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
         """List the groups of these names that exist, a few at a time to let others run."""
-        hosts = await self._machines.all()
-        by_host: list[list[str]] = [[] for _ in hosts]
+        await self._machines.all()
+        by_partition: dict[int, list[str]] = {}
         for name in names:
-            by_host[self._machines.index_of(name)].append(name)
+            by_partition.setdefault(self._machines.index_of(name), []).append(name)
         listed: list[ListedGroup] = []
-        for host, of_host in zip(hosts, by_host, strict=True):
+        for index, of_host in sorted(by_partition.items()):
+            host = self._machines.host_at(index)
             for at in range(0, len(of_host), LISTED_AT_ONCE):
                 reply = await host.ask(ListRequest(groups=tuple(of_host[at : at + LISTED_AT_ONCE])))
                 listed += reply.groups
@@ -144,13 +146,19 @@ class Groups:
         """Describe the partitions that cannot be loaded."""
         return self._machines.failures()
 
+    async def coordinator_of(self, group: str) -> BrokerId:
+        """Return the broker that coordinates a group. Raises CoordinatorUnavailable."""
+        return await self._machines.broker_of(group)
+
     async def offsets_partition(self, group: str) -> TopicPartition:
         """Return the partition that stores a group's offsets."""
-        return (await self._machines.host_of(group)).partition.identity
+        await self._machines.all()
+        return TopicPartition(OFFSETS_TOPIC, self._machines.index_of(group))
 
     async def complete_transaction(self, partition: int, request: CompleteTransactionRequest) -> None:
         """Apply or drop the offsets of a transaction; returns once that is on disk."""
-        host = (await self._machines.all())[partition]
+        await self._machines.all()
+        host = self._machines.host_at(partition)
         await host.ask(request)
         await host.partition.flush_to(host.partition.log.end_offset)
 
@@ -211,9 +219,12 @@ class Groups:
         for effect in effects:
             if isinstance(effect, CreateInternalTopics):
                 # Members repeat their heartbeats until the topics exist.
-                if self._tasks is not None and effect.group not in self._creating_topics:
+                if effect.group not in self._creating_topics:
                     self._creating_topics.add(effect.group)
-                    self._tasks.create_task(self._create_topics(host, effect))
+                    host.spawn(
+                        self._create_topics(host, effect),
+                        partial(self._creating_topics.discard, effect.group),
+                    )
                 continue
             assert isinstance(effect, MemberExpired)
             self.release_member(effect)
@@ -223,24 +234,21 @@ class Groups:
     ) -> None:
         """Create the internal topics of a streams group; report failures to its members."""
         failures = []
-        try:
-            for topic in wanted.topics:
-                try:
-                    await self._topics.create(
-                        topic.name,
-                        partitions=topic.partitions,
-                        replication_factor=topic.replication_factor or BY_DEFAULT,
-                        overrides=dict(topic.configs),
-                        may_collide=True,
-                    )
-                except TopicExists:
-                    continue  # another application or an administrator was faster
-                except AlpacaError as error:
-                    failures.append(f"cannot create topic {topic.name!r}: {error}")
-                else:
-                    log.info("internal_topic_created", group=wanted.group, topic=topic.name)
-        finally:
-            self._creating_topics.discard(wanted.group)
+        for topic in wanted.topics:
+            try:
+                await self._topics.create(
+                    topic.name,
+                    partitions=topic.partitions,
+                    replication_factor=topic.replication_factor or BY_DEFAULT,
+                    overrides=dict(topic.configs),
+                    may_collide=True,
+                )
+            except TopicExists:
+                continue  # another application or an administrator was faster
+            except AlpacaError as error:
+                failures.append(f"cannot create topic {topic.name!r}: {error}")
+            else:
+                log.info("internal_topic_created", group=wanted.group, topic=topic.name)
         if failures:
             log.info("internal_topics_not_created", group=wanted.group, reasons=failures[:10])
             host.post(InternalTopicsFailed(group=wanted.group, reason="; ".join(failures[:3])))

@@ -116,11 +116,19 @@ class Topics:
         self._reopening: asyncio.TimerHandle | None = None
         self._in_progress: set[asyncio.Future[Any]] = set()
         self._listeners: list[TopicListener] = []
+        self._leadership_listeners: dict[str, Callable[[], None]] = {}
         metadata.subscribe(self._image_changed)
 
     def subscribe(self, listener: TopicListener) -> None:
         """Notify a listener of every change from now on."""
         self._listeners.append(listener)
+
+    def on_leadership(self, topic: str, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever other partitions of a topic are led here, or in other epochs.
+
+        At once: what depends on leading must end before the next event is handled.
+        """
+        self._leadership_listeners[topic] = changed
 
     @property
     def image(self) -> ClusterImage:
@@ -133,6 +141,18 @@ class Topics:
         if (found := self.find(name.encode(), index)) is None:
             raise self.absence(name.encode(), index)
         return found
+
+    def followed(self, key: bytes, index: int) -> Partition | None:
+        """Return a partition that another broker leads and this one follows; None for others.
+
+        It can be read up to its own high watermark, which is never ahead of the leader's.
+        """
+        if (topic := self._topic(key)) is None:
+            return None
+        state = self.image.partition(PartitionId(topic.id, index))
+        if state is None or state.leader is None or state.leader == self._node_id:
+            return None
+        return self._replicas.of_topic(topic.id).get(index)
 
     @property
     def is_recovering(self) -> bool:
@@ -164,7 +184,8 @@ class Topics:
         if state is not None and state.leader is None:
             return LeaderNotAvailable(f"{text} has no leader: none of its replicas can lead it")
         if state is not None and state.leader != self._node_id:
-            return NotLeader(f"{text} is led by broker {state.leader}", state.leader)
+            reason = f"{text} is led by broker {state.leader}"
+            return NotLeader(reason, state.leader, state.leader_epoch)
         return PartitionNotReady(f"{text} is being {'recovered' if self._loading else 'opened'}")
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
@@ -304,7 +325,13 @@ class Topics:
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
-        """Create an internal topic, which no client may create, write to or delete."""
+        """Create an internal topic; its partitions on this broker are open when this returns."""
+        await self._opened(await self.ensure_internal(name, partitions=partitions, overrides=overrides))
+
+    async def ensure_internal(
+        self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
+    ) -> Topic:
+        """Return an internal topic, which no client may create, write to or delete; create it if needed."""
         if (topic := self.image.topics.get(name)) is None:
             command = CreateTopic(
                 name=name,
@@ -315,7 +342,7 @@ class Topics:
                 is_internal=True,
             )
             topic = await self._metadata.ask(command)
-        await self._opened(topic)
+        return topic
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
@@ -425,6 +452,7 @@ class Topics:
             for partition in list(self._replicas.of_topic(topic.id).values()):
                 self._replicas.set_not_led(partition)
                 partition.retire(UnknownTopic(f"topic {topic.name!r} has been deleted"))
+            self._notify_leadership(topic.name)
         for name in delta.topics:
             self._changed[self.image.topics[name].id] = None
         for topic_id, _ in delta.partitions:
@@ -508,6 +536,7 @@ class Topics:
         """Lead the partitions that the image says this broker leads, and follow the leaders of the others."""
         states = self.image.partitions_of(topic.id)
         configured = configured_min_isr(self.image, topic)
+        before = self._led_epochs(topic.id)
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
@@ -520,6 +549,16 @@ class Topics:
             else:
                 self._replicas.set_not_led(partition)
                 partition.follow(state)
+        if self._led_epochs(topic.id) != before:
+            self._notify_leadership(topic.name)
+
+    def _led_epochs(self, topic_id: TopicId) -> dict[int, int]:
+        led = self._replicas.led_of(topic_id.bytes)
+        return {index: partition.leader_epoch for index, partition in led.items()}
+
+    def _notify_leadership(self, topic: str) -> None:
+        if (changed := self._leadership_listeners.get(topic)) is not None:
+            changed()
 
     async def _apply_defaults(self) -> None:
         self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
@@ -544,6 +583,7 @@ class Topics:
     async def _delete(self, topic_id: TopicId, index: int) -> None:
         if (partition := self._replicas.remove(topic_id, index)) is not None:
             partition.retire(NotLeader(f"{partition.identity} is not on this broker any more"))
+            self._notify_leadership(partition.identity.topic)
             await self._replicas.delete(partition)
 
     def _reopen_later(self, topic_id: TopicId) -> None:

@@ -7,6 +7,7 @@ coordinator of their group.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from alpacamq.coordinator.messages import CompleteTransactionRequest
@@ -33,7 +34,7 @@ from alpacamq.model.errors import (
     TransactionalIdNotFound,
     UnknownTopic,
 )
-from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -60,7 +61,7 @@ Errors = dict[TopicPartition, AlpacaError]
 
 
 class Transactions:
-    """Every transactional id of this broker."""
+    """The transactional ids that this broker coordinates."""
 
     def __init__(
         self,
@@ -87,20 +88,14 @@ class Transactions:
         )
         self.hanging = HangingTransactions(self._topics, self._machines)
         self._writing_markers: dict[str, dict[int, asyncio.Event]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
         # Since the broker started.
         self.committed = self.aborted = 0
 
     async def run(self) -> None:
         """Run the coordinators until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
             tasks.create_task(self._machines.run())
             tasks.create_task(self.hanging.run())
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._tasks = None  # start nothing new while the rest ends
 
     async def ask(self, request: TransactionRequest[R]) -> R:
         """Return the reply of a transactional id's coordinator, or raise it if it is an error.
@@ -125,8 +120,12 @@ class Transactions:
             await self._flush_data(request.transactional_id)
         return await self.ask(request)
 
+    async def coordinator_of(self, transactional_id: str) -> BrokerId:
+        """Return the broker that coordinates a transactional id. Raises CoordinatorUnavailable."""
+        return await self._machines.broker_of(transactional_id)
+
     async def find(self, request: ListTransactions) -> list[Transaction]:
-        """List the transactions of all coordinators that match."""
+        """List the transactions of all coordinators on this broker that match."""
         return [found for some in await self._machines.ask_all(request) for found in some]
 
     async def add_partitions(self, request: AddPartitions) -> Errors:
@@ -178,8 +177,6 @@ class Transactions:
         return machine.abort_open(self._steady.now_ms()) if self._topics.power_lost else Outcome()
 
     def _perform(self, host: StateMachineHost[TransactionCoordinator], effects: Iterable[Any]) -> None:
-        if self._tasks is None:
-            return
         for markers in effects:
             assert isinstance(markers, WriteMarkers)
             # A coordinator that was rebuilt repeats effects that are in progress. A second marker could end
@@ -187,7 +184,7 @@ class Transactions:
             writing = self._writing_markers.setdefault(markers.transactional_id, {})
             if markers.number not in writing:
                 writing[markers.number] = asyncio.Event()
-                self._tasks.create_task(self._write_markers(host, markers))
+                host.spawn(self._write_markers(host, markers), partial(self._markers_ended, markers))
 
     async def _flush_data(self, transactional_id: str) -> None:
         """Flush every partition that a transaction has written to."""
@@ -214,12 +211,16 @@ class Transactions:
     async def _write_markers(
         self, host: StateMachineHost[TransactionCoordinator], markers: WriteMarkers
     ) -> None:
-        """End a transaction in every partition."""
-        await asyncio.gather(*(self._end_in(partition, markers) for partition in markers.partitions))
+        """End a transaction in every partition, unless the next coordinator has to do it."""
+        await asyncio.gather(
+            *(self._end_in(partition, markers, host.leader_epoch) for partition in markers.partitions)
+        )
         self.committed += markers.committed
         self.aborted += not markers.committed
         host.post(MarkersWritten(transactional_id=markers.transactional_id, markers=markers))
         await host.handled()
+
+    def _markers_ended(self, markers: WriteMarkers) -> None:
         writing = self._writing_markers[markers.transactional_id]
         writing.pop(markers.number).set()
         if not writing:
@@ -233,7 +234,7 @@ class Transactions:
                 for written in in_progress:
                     await written.wait()
 
-    async def _end_in(self, partition: TopicPartition, markers: WriteMarkers) -> None:
+    async def _end_in(self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int) -> None:
         """End a transaction in one partition. Retries without limit: the decision is final."""
         producer = markers.producer
         wait_seconds = RETRY_SECONDS
@@ -241,7 +242,11 @@ class Transactions:
             try:
                 try:
                     await self.write_marker(
-                        partition, producer.producer_id, producer.epoch, committed=markers.committed
+                        partition,
+                        producer.producer_id,
+                        producer.epoch,
+                        committed=markers.committed,
+                        coordinator_epoch=coordinator_epoch,
                     )
                 except FencedProducer:
                     await self._flush(partition)  # ended there by a later epoch, perhaps just now
@@ -314,7 +319,7 @@ class HangingTransactions:
     async def check(self) -> None:
         """Check once. A transaction that is unknown to its coordinator in two checks in a row is hanging."""
         if (known := self._known()) is None:
-            return  # a coordinator is being loaded
+            return  # a coordinator is being loaded, or is on another broker
         suspects = set()
         partitions = list(self._topics.all_partitions())
         for number, partition in enumerate(partitions):
@@ -336,10 +341,13 @@ class HangingTransactions:
         self.found = sorted(hanging)
 
     def _known(self) -> set[tuple[int, TopicPartition]] | None:
-        """Return producer and partition of the transactions that coordinators know; None while loading."""
+        """Return producer and partition of the transactions that coordinators know.
+
+        None unless all of them are on this broker and loaded: a partition does not say which one knows its
+        open transactions.
+        """
         if not self._transactions.exists:
             return set()
-        hosts, machines = self._transactions.started, self._transactions.machines
-        if not hosts or len(machines) < len(hosts):
+        if not self._transactions.is_complete:
             return None
-        return {known for machine in machines for known in machine.open_partitions()}
+        return {known for machine in self._transactions.machines for known in machine.open_partitions()}

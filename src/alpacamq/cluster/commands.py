@@ -277,6 +277,46 @@ class UpdateFeatures(Command[Done], frozen=True, kw_only=True, tag="update-featu
     dry_run: bool = False
 
 
+class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a node has the metadata log; times by the controller's wall clock, -1 if not known."""
+
+    node_id: BrokerId
+    directory_id: UUID
+    end_index: int
+    last_contact_ms: int = -1
+
+
+class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata log as the controller sees it."""
+
+    leader: BrokerId
+    term: int
+    commit_index: int
+    voters: tuple[ReplicaProgress, ...]
+    observers: tuple[ReplicaProgress, ...] = ()
+
+
+class DescribeQuorum(Command[QuorumStatus], frozen=True, kw_only=True, tag="describe-quorum"):
+    """Describe the nodes of the metadata log."""
+
+
+class AddVoter(Command[Done], frozen=True, kw_only=True, tag="add-voter"):
+    """Make a node that has caught up with the metadata log a voter."""
+
+    node_id: BrokerId
+    directory_id: UUID
+
+
+class RemoveVoter(Command[Done], frozen=True, kw_only=True, tag="remove-voter"):
+    """Let a node vote no more."""
+
+    node_id: BrokerId
+    directory_id: UUID
+
+
+# Commands about the metadata log itself: answered by its leader, and not from the image.
+QuorumCommand = DescribeQuorum | AddVoter | RemoveVoter
+
 AnyCommand = (
     CreateTopic
     | DeleteTopic
@@ -292,6 +332,9 @@ AnyCommand = (
     | Reassign
     | DrainBroker
     | UpdateFeatures
+    | DescribeQuorum
+    | AddVoter
+    | RemoveVoter
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -140,6 +140,11 @@ class Controller:
             due.append(self._drain_ms)
         return min(due)
 
+    def keep_session(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Extend the session of the broker in the controller's own process: it runs if this does."""
+        if self._sessions.of(broker_id).ends_ms is not None:
+            self._sessions.extend(broker_id, now_ms)
+
     def tick(self, now_ms: int) -> Decision[None]:
         """Fence brokers whose sessions have ended, move leaders back, drain; elect at the first call."""
         if self._is_new:

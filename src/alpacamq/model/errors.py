@@ -122,11 +122,15 @@ class UnknownLeaderEpoch(AlpacaError):
 
 
 class NotLeader(AlpacaError):
-    """Another broker leads this partition; `leader` is the best guess, None if there is none."""
+    """Another broker leads this partition; `leader` is the best guess, None if there is none.
 
-    def __init__(self, reason: str, leader: int | None = None) -> None:
+    `leader_epoch` is the epoch in which it leads, -1 if that is not known.
+    """
+
+    def __init__(self, reason: str, leader: int | None = None, leader_epoch: int = -1) -> None:
         super().__init__(reason)
         self.leader = leader
+        self.leader_epoch = leader_epoch
 
 
 class NotController(AlpacaError):
@@ -362,6 +366,14 @@ class CoordinatorLoading(AlpacaError):
 
 class CoordinatorUnavailable(AlpacaError):
     """The coordinator could not write its records; the request may or may not have taken effect."""
+
+
+class NotCoordinator(AlpacaError):
+    """Another broker hosts the coordinator; `coordinator` is the best guess, None if there is none."""
+
+    def __init__(self, reason: str, coordinator: int | None = None) -> None:
+        super().__init__(reason)
+        self.coordinator = coordinator
 
 
 class CorruptState(AlpacaError):

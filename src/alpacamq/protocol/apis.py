@@ -16,6 +16,8 @@ from .messages import (
     metadata,
     offsets,
     produce,
+    quorum,
+    reassignments,
     streams,
     telemetry,
     topics,
@@ -65,10 +67,16 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -81,6 +89,8 @@ class ApiKey(IntEnum):
     SHARE_GROUP_DESCRIBE = 77
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
     STREAMS_GROUP_HEARTBEAT = 88
     STREAMS_GROUP_DESCRIBE = 89
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
@@ -171,13 +181,24 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (0, 2)),
+    _api(ApiKey.ELECT_LEADERS,
+         reassignments.ElectLeadersRequest, reassignments.ElectLeadersResponse, (0, 2)),
     _api(ApiKey.INCREMENTAL_ALTER_CONFIGS,
          configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse, (0, 1)),
+    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+         reassignments.AlterPartitionReassignmentsRequest, reassignments.AlterPartitionReassignmentsResponse,
+         (0, 1)),
+    _api(ApiKey.LIST_PARTITION_REASSIGNMENTS,
+         reassignments.ListPartitionReassignmentsRequest, reassignments.ListPartitionReassignmentsResponse,
+         (0, 0)),
     _api(ApiKey.OFFSET_DELETE,
          committed_offsets.OffsetDeleteRequest, committed_offsets.OffsetDeleteResponse, (0, 0)),
+    _api(ApiKey.DESCRIBE_QUORUM, quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse, (0, 2)),
+    _api(ApiKey.UPDATE_FEATURES, quorum.UpdateFeaturesRequest, quorum.UpdateFeaturesResponse, (0, 2)),
     _api(ApiKey.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, (0, 2)),
     _api(ApiKey.DESCRIBE_PRODUCERS,
          transactions.DescribeProducersRequest, transactions.DescribeProducersResponse, (0, 0)),
+    _api(ApiKey.UNREGISTER_BROKER, quorum.UnregisterBrokerRequest, quorum.UnregisterBrokerResponse, (0, 0)),
     _api(ApiKey.DESCRIBE_TRANSACTIONS,
          transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse, (0, 0)),
     _api(ApiKey.LIST_TRANSACTIONS,
@@ -202,6 +223,8 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.SHARE_FETCH, share_fetch.ShareFetchRequest, share_fetch.ShareFetchResponse, (1, 2)),
     _api(ApiKey.SHARE_ACKNOWLEDGE,
          share_fetch.ShareAcknowledgeRequest, share_fetch.ShareAcknowledgeResponse, (1, 2)),
+    _api(ApiKey.ADD_RAFT_VOTER, quorum.AddRaftVoterRequest, quorum.AddRaftVoterResponse, (0, 1)),
+    _api(ApiKey.REMOVE_RAFT_VOTER, quorum.RemoveRaftVoterRequest, quorum.RemoveRaftVoterResponse, (0, 0)),
     _api(ApiKey.STREAMS_GROUP_HEARTBEAT,
          streams.StreamsGroupHeartbeatRequest, streams.StreamsGroupHeartbeatResponse, (0, 0)),
     _api(ApiKey.STREAMS_GROUP_DESCRIBE,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .errors import ManyEntries, ProtocolError
 from .messages.fetch import FetchRequest
+from .produce_codec import Node, encode_nodes
 from .schema import decode, decode_in_slices, run_to_end
 from .varint import Malformed, check_count, check_tag_count, read_uvarint, skip_tagged_fields, uvarint
 
@@ -20,6 +21,7 @@ SESSIONS_FROM = 7
 RACK_FROM = 11
 TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
+NODES_FROM = 16
 TOPIC_ID_BYTES = 16
 _REPLICA_STATE_TAG = 1
 # Topics and partitions that are decoded or encoded without a yield.
@@ -49,7 +51,8 @@ _RESULT_V5 = Struct(">ihqqq")  # … and log start offset
 _RESULT_V12 = Struct(">ihqqqBi")  # … and no aborted transactions, and preferred read replica
 _ABORTED = Struct(">qq")
 _ABORTED_V12 = Struct(">qqx")
-_DIVERGING_EPOCH = Struct(">BBBiqx")  # one tagged field: its number, size, epoch and end offset
+_DIVERGING_EPOCH = Struct(">BBiqx")  # a tagged field: its number, size, epoch and end offset
+_CURRENT_LEADER = Struct(">BBiix")  # … and id and epoch
 
 
 class PartitionWanted(NamedTuple):
@@ -93,6 +96,8 @@ class PartitionFetched(NamedTuple):
     preferred_read_replica: int = -1
     # Producer id and first offset of each aborted transaction; None unless read-committed.
     aborted_transactions: Sequence[tuple[int, int]] | None = None
+    # Id and epoch of the leader, if another broker leads the partition.
+    current_leader: tuple[int, int] | None = None
 
 
 def decode_fetch(version: int, data: memoryview, at: int) -> FetchCall:
@@ -335,6 +340,7 @@ def encode_fetch_response(
     error_code: int,
     session_id: int,
     topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
+    nodes: Sequence[Node] = (),
 ) -> list[bytes]:
     """Encode the response frame without its records, as pieces between which the records go.
 
@@ -342,7 +348,9 @@ def encode_fetch_response(
     frame size includes the records.
     """
     return run_to_end(
-        encode_fetch_response_in_slices(version, correlation_id, throttle_ms, error_code, session_id, topics)
+        encode_fetch_response_in_slices(
+            version, correlation_id, throttle_ms, error_code, session_id, topics, nodes
+        )
     )
 
 
@@ -353,10 +361,15 @@ def encode_fetch_response_in_slices(
     error_code: int,
     session_id: int,
     topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
+    nodes: Sequence[Node] = (),
 ) -> Generator[None, None, list[bytes]]:
     """Encode the response in slices, as `encode_fetch_response` does in one go."""
-    encode = _encode_legacy if version < FLEXIBLE_FROM else _encode_flexible
-    pieces, records_bytes = yield from encode(version, topics)
+    if version < FLEXIBLE_FROM:
+        pieces, records_bytes = yield from _encode_legacy(version, topics)
+    else:
+        pieces, records_bytes = yield from _encode_flexible(
+            version, topics, nodes if version >= NODES_FROM else ()
+        )
     size = sum(map(len, pieces)) + records_bytes
     if version < SESSIONS_FROM:
         head = _FRAME_V4.pack(size + _FRAME_V4.size - 4, correlation_id, throttle_ms)
@@ -397,8 +410,18 @@ def _encode_legacy(
     return pieces, total
 
 
+def _tagged(partition: PartitionFetched) -> bytes:
+    """Return the tagged fields of a partition."""
+    fields = []
+    if partition.diverging_epoch is not None:
+        fields.append(_DIVERGING_EPOCH.pack(0, 13, *partition.diverging_epoch))
+    if partition.current_leader is not None:
+        fields.append(_CURRENT_LEADER.pack(1, 9, *partition.current_leader))
+    return bytes([len(fields)]) + b"".join(fields)
+
+
 def _encode_flexible(
-    version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
+    version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]], nodes: Sequence[Node]
 ) -> Generator[None, None, tuple[list[bytes], int]]:
     """Return the pieces of the topics, and the bytes of records between them."""
     pieces = []
@@ -426,11 +449,11 @@ def _encode_flexible(
                 total += partition.records_bytes
                 pieces.append(bytes(out))
                 out.clear()
-            if partition.diverging_epoch is None:
+            if partition.diverging_epoch is None and partition.current_leader is None:
                 out.append(0)
             else:
-                out += _DIVERGING_EPOCH.pack(1, 0, 13, *partition.diverging_epoch)
+                out += _tagged(partition)
         out.append(0)
-    out.append(0)
+    out += encode_nodes(nodes)
     pieces.append(bytes(out))
     return pieces, total

@@ -7,7 +7,7 @@ their bytes on the wire: the name before version 13, the 16 bytes of the id from
 import struct
 from collections.abc import Generator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from alpacamq.model.errors import RecordError
 
@@ -17,6 +17,7 @@ from .schema import decode, decode_in_slices
 from .varint import Malformed, read_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE_FROM = ProduceRequest.flexible_from
+LEADERS_FROM = 10
 TOPIC_IDS_FROM = 13
 TOPIC_ID_BYTES = 16
 # Topics and partitions that are decoded without a yield.
@@ -36,6 +37,7 @@ _FRAME = Struct(">ii")  # size, correlation id
 _FLEXIBLE_FRAME = Struct(">iix")
 _RESULT = Struct(">ihqq")  # index, error, base offset, append time
 _RESULT_V5 = Struct(">ihqqq")  # … and log start offset
+_CURRENT_LEADER = Struct(">BBBiix")  # one tagged field: its number, size, id and epoch
 _RESULT_V8 = Struct(">ihqqqi")  # … and the number of record errors
 
 
@@ -58,6 +60,33 @@ class PartitionProduced(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     record_errors: Sequence[RecordError] = ()
+    # Id and epoch of the leader, if another broker leads the partition.
+    current_leader: tuple[int, int] | None = None
+
+
+class Node(Protocol):
+    """The address of a broker that a response names as a leader."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+
+
+def encode_nodes(nodes: Sequence[Node]) -> bytes:
+    """Encode the tagged field with the addresses of brokers, as the last one of a flexible response."""
+    if not nodes:
+        return b"\x00"
+    body = bytearray(uvarint(len(nodes) + 1))
+    for node in nodes:
+        host, rack = node.host.encode(), (node.rack or "").encode()
+        body += _INT32.pack(node.id) + uvarint(len(host) + 1) + host + _INT32.pack(node.port)
+        body += b"\x00\x00" if node.rack is None else uvarint(len(rack) + 1) + rack + b"\x00"
+    return b"\x01\x00" + uvarint(len(body)) + bytes(body)
 
 
 def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:
@@ -214,8 +243,12 @@ def encode_produce_response(
     correlation_id: int,
     topics: Sequence[tuple[bytes, Sequence[PartitionProduced]]],
     throttle_ms: int = 0,
+    nodes: Sequence[Node] = (),
 ) -> bytes:
-    """Encode the whole response frame, size included; topics are named as in the request."""
+    """Encode the whole response frame, size included; topics are named as in the request.
+
+    Versions before 10 have neither leaders nor `nodes`, their addresses.
+    """
     if version < FLEXIBLE_FROM:
         body = _encode_legacy(version, topics) + _INT32.pack(throttle_ms)
         return _FRAME.pack(len(body) + 4, correlation_id) + body
@@ -226,7 +259,7 @@ def encode_produce_response(
         parts.append(topic)
         parts.append(uvarint(len(partitions) + 1))
         for result in partitions:
-            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records = result
+            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records, _ = result
             parts.append(
                 _RESULT_V5.pack(partition, error_code, base_offset, append_time_ms, log_start_offset)
             )
@@ -238,9 +271,13 @@ def encode_produce_response(
                     text = reason.encode()
                     parts += (_INT32.pack(index), uvarint(len(text) + 1), text, b"\x00")
                 text = message.encode()
-                parts += (uvarint(len(text) + 1), text, b"\x00")
+                parts += (uvarint(len(text) + 1), text)
+                if result.current_leader is None or version < LEADERS_FROM:
+                    parts.append(b"\x00")
+                else:
+                    parts.append(_CURRENT_LEADER.pack(1, 0, 9, *result.current_leader))
         parts.append(b"\x00")
-    parts += (_INT32.pack(throttle_ms), b"\x00")
+    parts += (_INT32.pack(throttle_ms), encode_nodes(nodes if version >= LEADERS_FROM else ()))
     size = sum(map(len, parts))
     parts[0] = _FLEXIBLE_FRAME.pack(size + 5, correlation_id)
     return b"".join(parts)
@@ -251,7 +288,9 @@ def _encode_legacy(version: int, topics: Sequence[tuple[bytes, Sequence[Partitio
     for topic, partitions in topics:
         parts += (_INT16.pack(len(topic)), topic, _INT32.pack(len(partitions)))
         for produced in partitions:
-            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records = produced
+            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records, _ = (
+                produced
+            )
             if version < 5:
                 parts.append(_RESULT.pack(partition, error_code, base_offset, append_time_ms))
                 continue

@@ -156,7 +156,7 @@ async def test_a_handler_stops_for_every_entry(
                     )
                 ]
             ),
-            "limit of this broker is 10000",
+            "limit of this cluster is 10000",
             id="assignments",
         ),
     ],

@@ -58,11 +58,11 @@ def test_replicas_can_be_assigned_to_the_broker(wire: Wire, topic: str) -> None:
 @pytest.mark.parametrize(
     ("replicas", "words"),
     [
-        pytest.param([ELSEWHERE], "broker 99", id="an unknown broker"),
-        pytest.param([HERE, ELSEWHERE], "broker 99", id="an unknown follower"),
-        pytest.param([-1], "broker -1", id="no number of a broker"),
-        pytest.param([HERE, HERE], "more than once", id="the same broker twice"),
-        pytest.param([], "no broker", id="no broker"),
+        pytest.param([ELSEWHERE], "id 99", id="an unknown broker"),
+        pytest.param([HERE, ELSEWHERE], "id 99", id="an unknown follower"),
+        pytest.param([-1], "id -1", id="no number of a broker"),
+        pytest.param([HERE, HERE], "twice", id="the same broker twice"),
+        pytest.param([], "at least one replica", id="no broker"),
     ],
 )
 def test_an_invalid_replica_assignment_is_refused(

@@ -102,6 +102,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
     e.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     e.CoordinatorUnavailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    e.NotCoordinator: ErrorCode.NOT_COORDINATOR,
     ProtocolError: ErrorCode.INVALID_REQUEST,
     FetchSessionNotFound: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     InvalidFetchSessionEpoch: ErrorCode.INVALID_FETCH_SESSION_EPOCH,

@@ -13,10 +13,13 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, InvalidRequest
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries
 from alpacamq.protocol.fetch_codec import (
+    NODES_FROM,
+    RACK_FROM,
     TOPIC_IDS_FROM,
     FetchCall,
     PartitionFetched,
@@ -31,6 +34,7 @@ from alpacamq.protocol.schema import run_to_end
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi
 
+from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
 from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
 from .outbox import Piece
@@ -84,6 +88,8 @@ class PendingFetch:
         self._call = call
         self._session = session
         self._reads_committed = call.isolation_level == _READ_COMMITTED
+        # Earlier clients do not expect answers of followers.
+        self._reads_followers = header.api_version >= RACK_FROM and call.replica_id < 0
         self._enough_bytes = min(call.min_bytes, call.max_bytes)
         self._readable_bytes = 0
         self._watched: list[Partition] = []
@@ -110,7 +116,7 @@ class PendingFetch:
             for topic, wanted in list(self._wanted()):
                 await work.pause()
                 # From the start: records that arrive while other partitions are read must not be missed.
-                if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
+                if (partition := self._find(topic, wanted.partition)) is not None:
                     partition.watch(self, self._wake_later)
                     self._watched.append(partition)
             while True:
@@ -150,12 +156,12 @@ class PendingFetch:
         return (
             not found
             or self._readable_bytes >= self._enough_bytes
-            or any(part.fetched.error_code for part in found)
+            or any(part.fetched.error_code or part.fetched.preferred_read_replica >= 0 for part in found)
         )
 
     def _park(self) -> None:
         for topic, wanted in self._wanted():
-            if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
+            if (partition := self._find(topic, wanted.partition)) is not None:
                 partition.watch(self, self._wake)
                 self._watched.append(partition)
         self._timer = asyncio.get_running_loop().call_later(self._call.max_wait_ms / 1000, self._time_is_up)
@@ -210,7 +216,7 @@ class PendingFetch:
         return [_only_verified(part) for part in found]
 
     async def _verify(self, part: Found) -> None:
-        partition = self._broker.topics.find(part.topic, part.fetched.partition)
+        partition = self._find(part.topic, part.fetched.partition)
         if part.records is None or part.records.verified or partition is None:
             return
         loop = asyncio.get_running_loop()
@@ -258,18 +264,41 @@ class PendingFetch:
             yield
         return found
 
+    def _find(self, topic: bytes, index: int) -> Partition | None:
+        """Return a partition that is led here, or followed if the client reads from followers."""
+        topics = self._broker.topics
+        if (partition := topics.find(topic, index)) is None and self._reads_followers:
+            partition = topics.followed(topic, index)
+        return partition
+
+    def _preferred_replica(self, partition: Partition) -> int | None:
+        """Return the follower that the client should read from, if this broker leads the partition."""
+        topics, index = self._broker.topics, partition.identity.partition
+        key = partition.topic_id.bytes
+        if not (self._reads_followers and self._call.rack_id) or topics.find(key, index) is not partition:
+            return None
+        return preferred_replica(
+            topics.image,
+            PartitionId(partition.topic_id, index),
+            self._broker.settings.node_id,
+            self._call.rack_id,
+        )
+
     def _read(self, topic: bytes, wanted: PartitionWanted, room: int, *, first: bool) -> Found:
         index = wanted.partition
         try:
-            if (partition := self._broker.topics.find(topic, index)) is None:
+            if (partition := self._find(topic, index)) is None:
                 raise self._broker.topics.absence(topic, index)
             partition.check_epoch(wanted.current_leader_epoch)
             stable = partition.last_stable_offset
+            if self._call.rack_id and (replica := self._preferred_replica(partition)) is not None:
+                return Found(topic, _redirected(partition, replica), None, partition, wanted.fetch_offset)
             limit = stable if self._reads_committed else partition.high_watermark
             max_bytes = min(room, wanted.max_bytes)
             records = partition.read(wanted.fetch_offset, max_bytes, limit, at_least_one=first)
         except AlpacaError as error:
-            return Found(topic, PartitionFetched(index, code_of(error)), None)
+            failed = PartitionFetched(index, code_of(error), current_leader=self._hint(error))
+            return Found(topic, failed, None)
         aborted = None
         if self._reads_committed:
             aborted = (
@@ -285,6 +314,9 @@ class PendingFetch:
             aborted_transactions=aborted,
         )
         return Found(topic, fetched, records, partition, wanted.fetch_offset)
+
+    def _hint(self, error: AlpacaError) -> LeaderHint | None:
+        return leader_hint(error) if self._header.api_version >= NODES_FROM else None
 
     def _respond(self, found: list[Found]) -> None:
         self._answer.fill(run_to_end(self._responding(found)))
@@ -312,8 +344,11 @@ class PendingFetch:
                 session.tell(key, part.fetched)
             news.append(part)
         topics: list[tuple[bytes, list[PartitionFetched]]] = []
+        leaders = set()
         for part in news:
             yield
+            if part.fetched.current_leader is not None:
+                leaders.add(part.fetched.current_leader[0])
             if part.records is not None:
                 self._tell_traces(part)
             if not topics or topics[-1][0] != part.topic:
@@ -326,6 +361,7 @@ class PendingFetch:
             0,
             NO_SESSION if session is None else session.id,
             topics,
+            hinted_nodes(self._broker.topics.image, leaders) if leaders else (),
         )
         slices = [part.records for part in news if part.records is not None]
         return woven(pieces, slices)
@@ -344,6 +380,18 @@ class PendingFetch:
         if traces is not None and traces.may_be_read:
             client = self._header.client_id or ""
             traces.fetched(part.offset, part.records.next_offset, Origin(ClientApi.KAFKA, client))
+
+
+def _redirected(partition: Partition, replica: int) -> PartitionFetched:
+    """Return a response without records that names the replica to read from."""
+    return PartitionFetched(
+        partition.identity.partition,
+        0,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.start_offset,
+        preferred_read_replica=replica,
+    )
 
 
 def _is_verified(found: list[Found]) -> bool:

@@ -53,7 +53,9 @@ class FetchSession:
     def is_news(self, key: PartitionKey, fetched: PartitionFetched) -> bool:
         """Return whether this is news to the client."""
         told = (fetched.high_watermark, fetched.log_start_offset)
-        return bool(fetched.records_bytes or fetched.error_code) or self._told.get(key) != told
+        if fetched.records_bytes or fetched.error_code or fetched.preferred_read_replica >= 0:
+            return True
+        return self._told.get(key) != told
 
     def tell(self, key: PartitionKey, fetched: PartitionFetched) -> None:
         """Note what is sent. Partitions with records move to the end, so that none starves others."""

@@ -25,6 +25,7 @@ from alpacamq.broker.partition.validation import (
     needs_unpacking,
     unpacked,
 )
+from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.broker.transactions import retry_if_marker_written
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity, VerifyPartitions
@@ -46,6 +47,7 @@ from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries, ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
+from alpacamq.protocol.messages.leadership import LeaderIdAndEpoch, NodeEndpoint
 from alpacamq.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -64,6 +66,7 @@ from alpacamq.protocol.produce_codec import (
 from alpacamq.protocol.schema import encode_in_slices
 from alpacamq.telemetry.tracing import ClientApi
 
+from .brokers import BrokerNode, hinted_nodes, leader_hint
 from .errors import code_of, text_of
 from .turns import Work
 
@@ -113,15 +116,22 @@ class PendingProduce:
         "_connection",
         "_correlation_id",
         "_entries",
+        "_leaders",
         "_missing",
         "_stats",
+        "_topics",
         "_version",
         "awaits",
         "client_id",
     )
 
     def __init__(
-        self, connection: "Connection", answer: "Answer | None", header: RequestHeader, call: ProduceCall
+        self,
+        topics: Topics,
+        connection: "Connection",
+        answer: "Answer | None",
+        header: RequestHeader,
+        call: ProduceCall,
     ) -> None:
         self._connection = connection
         self._answer = answer
@@ -129,6 +139,9 @@ class PendingProduce:
         self._correlation_id = header.correlation_id
         self._entries: list[tuple[bytes, list[Entry]]] = []
         self._stats = connection.request_stats
+        self._topics = topics
+        # Leaders on other brokers that the response names.
+        self._leaders: set[int] = set()
         self._missing = 1  # the request itself, until all its batches are staged
         self.awaits = Acks.ALL if call.acks == ACKS_ALL else Acks.LEADER
         self.client_id = header.client_id
@@ -153,7 +166,10 @@ class PendingProduce:
     def _finish(self) -> None:
         topics = [(key, [self._result(entry) for entry in entries]) for key, entries in self._entries]
         if self._answer is not None:
-            self._answer.fill((encode_produce_response(self._version, self._correlation_id, topics),))
+            frame = encode_produce_response(
+                self._version, self._correlation_id, topics, nodes=self._hinted_nodes()
+            )
+            self._answer.fill((frame,))
         else:
             self._end_unanswered(
                 any_refused=any(result.error_code for _, results in topics for result in results)
@@ -170,7 +186,12 @@ class PendingProduce:
         result = entry if isinstance(entry, PartitionProduced) else _result(*entry)
         if result.error_code and self._stats is not None:
             self._stats.refused(ErrorCode(result.error_code).name)
+        if result.current_leader is not None:
+            self._leaders.add(result.current_leader[0])
         return result
+
+    def _hinted_nodes(self) -> list[BrokerNode]:
+        return hinted_nodes(self._topics.image, self._leaders) if self._leaders else []
 
 
 class LargeProduce(PendingProduce):
@@ -179,9 +200,14 @@ class LargeProduce(PendingProduce):
     __slots__ = ("all_in",)
 
     def __init__(
-        self, connection: "Connection", answer: "Answer | None", header: RequestHeader, call: ProduceCall
+        self,
+        topics: Topics,
+        connection: "Connection",
+        answer: "Answer | None",
+        header: RequestHeader,
+        call: ProduceCall,
     ) -> None:
-        super().__init__(connection, answer, header, call)
+        super().__init__(topics, connection, answer, header, call)
         self.all_in = asyncio.Event()
 
     def _finish(self) -> None:
@@ -211,6 +237,11 @@ class LargeProduce(PendingProduce):
                             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
                             for index, reason in result.record_errors
                         ],
+                        current_leader=LeaderIdAndEpoch()
+                        if result.current_leader is None
+                        else LeaderIdAndEpoch(
+                            leader_id=result.current_leader[0], leader_epoch=result.current_leader[1]
+                        ),
                     )
                 )
             responses.append(
@@ -223,7 +254,12 @@ class LargeProduce(PendingProduce):
         if self._answer is None:
             self._end_unanswered(any_refused=any_refused)
             return
-        body = await work.run(encode_in_slices(ProduceResponse(responses=responses), self._version))
+        nodes = [
+            NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in self._hinted_nodes()
+        ]
+        response = ProduceResponse(responses=responses, node_endpoints=nodes)
+        body = await work.run(encode_in_slices(response, self._version))
         api = APIS[ApiKey.PRODUCE]
         self._answer.fill((response_frame(api, self._version, self._correlation_id, body),))
 
@@ -250,7 +286,14 @@ def _result(partition: Partition, append: Append) -> PartitionProduced:
 def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> PartitionProduced:
     """Return the result of a refused batch."""
     return PartitionProduced(
-        index, code_of(error), -1, -1, log_start_offset, text_of(error), error.record_errors
+        index,
+        code_of(error),
+        -1,
+        -1,
+        log_start_offset,
+        text_of(error),
+        error.record_errors,
+        leader_hint(error),
     )
 
 
@@ -275,7 +318,7 @@ class ProduceRequests:
             )
             return
         answer = None if call.acks == ACKS_NONE else connection.reserve()
-        pending = PendingProduce(connection, answer, header, call)
+        pending = PendingProduce(self._broker.topics, connection, answer, header, call)
         deferred: list[Deferred] = []
         for _ in self._stage(header, call, pending, deferred):
             pass
@@ -298,7 +341,7 @@ class ProduceRequests:
                     f"a Produce request must not name more than {MAX_PRODUCED_PARTITIONS} partitions"
                 )
             answer = None if call.acks == ACKS_NONE else connection.reserve()
-            pending = LargeProduce(connection, answer, header, call)
+            pending = LargeProduce(self._broker.topics, connection, answer, header, call)
             deferred: list[Deferred] = []
             for _ in self._stage(header, call, pending, deferred):
                 if work.is_over:

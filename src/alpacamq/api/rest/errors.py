@@ -187,12 +187,14 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.PartitionNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorLoading: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.NotCoordinator: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 # Temporary errors, sent with Retry-After.
 _PASSING = frozenset(
     {
         e.CoordinatorLoading,
         e.CoordinatorUnavailable,
+        e.NotCoordinator,
         e.ConcurrentTransactions,
         e.TooManyInFlight,
         e.TooManyWaiting,

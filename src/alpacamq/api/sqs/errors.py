@@ -166,6 +166,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.PartitionNotReady: UNAVAILABLE,
     e.CoordinatorLoading: UNAVAILABLE,
     e.CoordinatorUnavailable: UNAVAILABLE,
+    e.NotCoordinator: UNAVAILABLE,
     e.InvalidLane: INVALID_PARAMETER,
     e.InvalidReceipt: INVALID_RECEIPT,
     e.StaleReceipt: NOT_IN_FLIGHT,

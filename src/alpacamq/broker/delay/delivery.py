@@ -20,9 +20,8 @@ from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.delay import DelayTraces
 from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
-from alpacamq.model.errors import AlpacaError, DamagedLog, PartitionNotReady
+from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.headers import DELIVER_AT
-from alpacamq.model.ids import TopicId
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import TopicConfig
@@ -106,9 +105,9 @@ class Deliveries:
         self._known: set[IntentId] = set()
         # Appended batches that may not be flushed: the end offset of each in its partition, in order.
         self._unsettled: dict[Partition, deque[tuple[int, IntentId, int]]] = {}
-        self._settling: asyncio.Task[None] | None = None
+        self._is_settling = False
 
-    def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+    def deliver(self, batch: Deliver) -> None:
         """Deliver a batch, after the earlier ones for the same partition."""
         if batch.intent in self._known:
             return
@@ -117,57 +116,50 @@ class Deliveries:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
-            tasks.create_task(self._deliver_all(key, queue, tasks))
+            self._host.spawn(self._deliver_all(key, queue))
         queue.append(batch)
 
-    async def _deliver_all(
-        self, key: tuple[int, DeliveryPath], queue: deque[Deliver], tasks: asyncio.TaskGroup
-    ) -> None:
+    async def _deliver_all(self, key: tuple[int, DeliveryPath], queue: deque[Deliver]) -> None:
         while queue:
-            await self._deliver(queue[0], tasks)
+            await self._deliver(queue[0])
             queue.popleft()
         del self._queues[key]
 
-    async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+    async def _deliver(self, batch: Deliver) -> None:
         """Deliver a batch; retries until it succeeds or the partition is deleted."""
         wait_seconds = RETRY_SECONDS
         count = len(batch.ids)
-        while not self._is_deleted(batch.target.topic_id):
+        while self._topics.exists(batch.target.topic_id, batch.target.partition):
             try:
                 partition = self._find(batch)
                 done = _done(batch, partition)
                 while done < count:
                     done += await self._deliver_some(batch, done, partition)
             except Exception as error:  # noqa: BLE001 - a bug costs one queue of batches, not the broker
-                if self._is_deleted(batch.target.topic_id):
+                if not self._topics.exists(batch.target.topic_id, batch.target.partition):
                     break
                 if wait_seconds == RETRY_SECONDS:
                     report = log.error if isinstance(error, AlpacaError) else log.exception
-                    target = batch.target
-                    report("not_delivered", topic=target.topic, partition=target.partition, reason=str(error))
+                    identity = f"{batch.target.topic}-{batch.target.partition}"
+                    report("not_delivered", partition=identity, reason=str(error))
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
                 unsettled = self._unsettled.setdefault(partition, deque())
                 unsettled.append((partition.log.end_offset, batch.intent, count))
-                if self._settling is None:
-                    self._settling = tasks.create_task(self._settle())
+                if not self._is_settling:
+                    self._is_settling = True
+                    self._host.spawn(self._settle())
                 return
         self._stats.dropped += count
         log.warning("delayed_messages_dropped", topic=batch.target.topic, messages=count)
         self._settled([batch.intent])
 
-    def _is_deleted(self, topic_id: bytes) -> bool:
-        # By its id: a topic created again under the same name is another one.
-        return self._topics.image.topic_by_id(TopicId(bytes=topic_id)) is None
-
     def _find(self, batch: Deliver) -> Partition:
-        """Return the target; raises PartitionNotReady while it cannot be written to here."""
-        target = batch.target
-        if (found := self._topics.find(target.topic_id, target.partition)) is None:
-            raise PartitionNotReady(
-                f"partition {target.partition} of topic {target.topic!r} cannot be written to now"
-            )
+        # By its id: a topic created again under the same name is another one.
+        key, index = batch.target.topic_id, batch.target.partition
+        if (found := self._topics.find(key, index)) is None:
+            raise self._topics.absence(key, index)
         return found
 
     async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
@@ -257,14 +249,14 @@ class Deliveries:
                 await asyncio.sleep(0)
             else:
                 await asyncio.sleep(SETTLE_SECONDS)
-        self._settling = None
+        self._is_settling = False
 
     def _take_settled(self) -> list[IntentId]:
         """Take batches that are on disk, as many as may be reported at once."""
         settled: list[IntentId] = []
         room = SETTLED_AT_ONCE
         for partition, batches in list(self._unsettled.items()):
-            is_deleted = self._is_deleted(partition.topic_id.bytes)
+            is_deleted = not self._topics.exists(partition.topic_id.bytes, partition.identity.partition)
             while batches and room > 0 and (is_deleted or batches[0][0] <= partition.log.flushed_offset):
                 _, intent, count = batches.popleft()
                 settled.append(intent)

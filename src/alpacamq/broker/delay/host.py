@@ -14,7 +14,6 @@ from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.ids import TopicId
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
@@ -145,28 +144,34 @@ class DelayLogs:
             # compaction is due is decided by `is_worth_compacting`.
             overrides={"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
         )
-        self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Run the machines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
             tasks.create_task(self._machines.run())
-            try:
-                await self._watch_clock()
-            finally:
-                self._tasks = None  # start nothing new while the rest ends
+            await self._watch_clock()
 
     def __len__(self) -> int:
-        """Return the number of delay logs, 0 before the first message is delayed."""
-        return len(self._machines.started)
+        """Return the number of delay logs on all brokers, 0 before the first message is delayed."""
+        return self._machines.count
 
     def __iter__(self) -> Iterator[DelayLog]:
-        return iter([self[number] for number in range(len(self))])
+        """Yield the delay logs on this broker."""
+        return iter([self._log_of(host) for host in self._machines.started])
+
+    def __contains__(self, number: object) -> bool:
+        """Return whether a delay log is on this broker."""
+        return any(host.partition.identity.partition == number for host in self._machines.started)
 
     def __getitem__(self, number: int) -> DelayLog:
-        if (found := self._logs.get(number)) is None:
-            found = self._logs[number] = self._log(self._machines.started[number])
+        """Return a delay log. Raises NotCoordinator if another broker has it."""
+        return self._log_of(self._machines.host_at(number))
+
+    def _log_of(self, host: StateMachineHost[DelayMachine]) -> DelayLog:
+        number = host.partition.identity.partition
+        found = self._logs.get(number)
+        if found is None or found.host is not host:
+            found = self._logs[number] = self._log(host)
         return found
 
     @property
@@ -212,18 +217,16 @@ class DelayLogs:
         return DelayLog(host, records, deliveries)
 
     def _topic_exists(self, topic_id: bytes) -> bool:
-        return self._topics.image.topic_by_id(TopicId(bytes=topic_id)) is not None
+        return self._topics.exists(topic_id, 0)
 
     def _perform(self, host: StateMachineHost[DelayMachine], effects: Sequence[Any]) -> None:
-        if self._tasks is None:
-            return
-        delay_log = self[host.partition.identity.partition]
+        delay_log = self._log_of(host)
         for effect in effects:
             match effect:
                 case Deliver():
-                    delay_log.deliveries.deliver(effect, self._tasks)
+                    delay_log.deliveries.deliver(effect)
                 case ReadBlock():
-                    self._tasks.create_task(self._read_block(delay_log, effect))
+                    host.spawn(self._read_block(delay_log, effect))
                 case Dropped():
                     self._stats.dropped += effect.messages
 

@@ -316,7 +316,7 @@ class Delays:
         if partition.identity.topic != DELAYS_TOPIC:
             return True
         number = partition.identity.partition
-        return number < len(self._logs) and self._logs[number].is_worth_compacting()
+        return number in self._logs and self._logs[number].is_worth_compacting()
 
     async def _topic_stats(self, topic: str) -> DelayCounts:
         pending = 0

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from alpacamq.broker.partition.leader import Partition, append
@@ -123,7 +124,7 @@ class _TargetDeleted(Exception):
 
 
 class DlqWriter:
-    """The moves in progress. `run` owns their tasks."""
+    """The moves in progress. Their tasks belong to the host of the queue."""
 
     def __init__(
         self, topics: Topics, reader: QueueReader, clock: Clock, traces: QueueTraces | None = None
@@ -133,29 +134,23 @@ class DlqWriter:
         self._clock = clock
         self._traces = traces
         self._queues: dict[tuple[QueueId, int, int], _MoveQueue] = {}
-        self._tasks: asyncio.TaskGroup | None = None
         # Of running redrives.
         self.watchers: list[MovesWatcher] = []
 
-    async def run(self) -> None:
-        """Own the tasks until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._tasks = None  # start nothing new while the rest ends
-
     def submit(self, host: StateMachineHost[QueueEngine], moves: Sequence[Move]) -> None:
         """Perform moves, and post MovesDone to the host when they are done."""
-        if self._tasks is None:
-            return  # the engine requests them again after the restart
         for move in moves:
             key = (move.queue, move.partition, move.producer_id)
-            if (pending := self._queues.get(key)) is None:
+            pending = self._queues.get(key)
+            if pending is None or pending.host is not host:
                 pending = self._queues[key] = _MoveQueue(host)
-                self._tasks.create_task(self._move_all(key, pending))
+                # If it is cancelled, the next engine requests the moves again.
+                host.spawn(self._move_all(key, pending), partial(self._ended, key, pending))
             pending.add(move)
+
+    def _ended(self, key: tuple[QueueId, int, int], pending: _MoveQueue) -> None:
+        if self._queues.get(key) is pending:
+            del self._queues[key]
 
     async def _move_all(self, key: tuple[QueueId, int, int], pending: _MoveQueue) -> None:
         wait_seconds = RETRY_SECONDS
@@ -178,7 +173,7 @@ class DlqWriter:
             done = tuple(pending.take() for _ in range(moved))
             pending.host.post_once(MovesDone(moves=done))
             self._notify(done, succeeded=True)
-        del self._queues[key]
+        self._ended(key, pending)  # before another move could be added
 
     def _notify(self, moves: Sequence[Move], *, succeeded: bool) -> None:
         for watcher in self.watchers:

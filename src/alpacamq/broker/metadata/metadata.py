@@ -15,13 +15,26 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from alpacamq.cluster.commands import AnyCommand, Command, decode_reply, encode_reply
+from alpacamq.cluster.commands import (
+    AddVoter,
+    AnyCommand,
+    Command,
+    DescribeQuorum,
+    Done,
+    QuorumCommand,
+    QuorumStatus,
+    RemoveVoter,
+    ReplicaProgress,
+    decode_reply,
+    encode_reply,
+)
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import ClusterImage, Delta, difference
-from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot
+from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot, Voter
 from alpacamq.model.errors import (
     AlpacaError,
+    InvalidVoters,
     NotController,
     PeerUnavailable,
     RequestTimedOut,
@@ -201,10 +214,58 @@ class Metadata:
         """Decide on a command and propose the result. Raises NotController, or the command's error."""
         if self._controller is None:
             raise NotController(f"node {self._node_id} is not the controller", self._quorum.leader)
+        if isinstance(command, QuorumCommand):
+            return Decided(self._decide_on_quorum(command), self._last)
         self._controller.last_index = self._last.index
         decision = self._controller.decide(command, self._now_ms())
         self._propose(decision)
         return Decided(decision.reply, self._last)
+
+    def _decide_on_quorum(self, command: QuorumCommand) -> QuorumStatus | Done:
+        """Answer a command about the metadata log, as its leader."""
+        quorum = self._quorum
+        match command:
+            case AddVoter():
+                self._last = quorum.change_voters(
+                    (*quorum.voters, Voter(command.node_id, command.directory_id))
+                )
+            case RemoveVoter():
+                removed = Voter(command.node_id, command.directory_id)
+                if removed not in quorum.voters:
+                    raise InvalidVoters(f"node {removed.id} with this directory is not a voter")
+                self._last = quorum.change_voters([each for each in quorum.voters if each != removed])
+            case DescribeQuorum():
+                return self._quorum_status()
+        return Done()
+
+    def _quorum_status(self) -> QuorumStatus:
+        quorum = self._quorum
+        ahead_ms = self._clock.now_ms() - self._now_ms()
+        progress = {
+            Voter(peer.id, peer.directory): ReplicaProgress(
+                node_id=peer.id,
+                directory_id=peer.directory,
+                end_index=peer.match_index,
+                last_contact_ms=peer.heard_ms + ahead_ms,
+            )
+            for peer in quorum.peers()
+        }
+        for voter in quorum.voters:
+            if voter.id == self._node_id:
+                now_ms = self._clock.now_ms()
+                progress[voter] = ReplicaProgress(
+                    node_id=voter.id,
+                    directory_id=voter.directory,
+                    end_index=quorum.last_index,
+                    last_contact_ms=now_ms,
+                )
+        return QuorumStatus(
+            leader=self._node_id,
+            term=quorum.term,
+            commit_index=quorum.commit_index,
+            voters=tuple(each for voter, each in progress.items() if voter in quorum.voters),
+            observers=tuple(each for voter, each in progress.items() if voter not in quorum.voters),
+        )
 
     def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
         """Tell the controller, if it is on this node, that a broker's connection was lost."""
@@ -389,6 +450,8 @@ class Metadata:
         self._tick_timer = None
         if self._controller is not None:
             self._controller.last_index = self._last.index
+            # After a pause of this process, or a jump of a clock, its own heartbeat is late as well.
+            self._controller.keep_session(self._node_id, self._now_ms())
             with suppress(AlpacaError):  # it has resigned
                 self._propose(self._controller.tick(self._now_ms()))
             self._plan_tick()

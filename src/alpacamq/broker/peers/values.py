@@ -92,7 +92,11 @@ class RemoteError(msgspec.Struct, frozen=True, array_like=True):
 
 # Attributes that survive the way between nodes, with the function that restores them from msgpack.
 ATTRIBUTES: Mapping[type[e.AlpacaError], Mapping[str, Callable[[Any], object]]] = {
-    e.NotLeader: {"leader": lambda value: msgspec.convert(value, int | None)},
+    e.NotLeader: {
+        "leader": lambda value: msgspec.convert(value, int | None),
+        "leader_epoch": lambda value: msgspec.convert(value, int),
+    },
+    e.NotCoordinator: {"coordinator": lambda value: msgspec.convert(value, int | None)},
     e.NotController: {"controller": lambda value: msgspec.convert(value, int | None)},
     e.MemberIdRequired: {"member_id": lambda value: msgspec.convert(value, str)},
     e.StaleReceipt: {"is_done": lambda value: msgspec.convert(value, bool)},

@@ -18,8 +18,14 @@ from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import QueueTraces
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, GroupIdNotFound, PolicyViolation
-from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorUnavailable,
+    GroupIdNotFound,
+    NotCoordinator,
+    PolicyViolation,
+)
+from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
@@ -52,6 +58,11 @@ RETRY_SECONDS = 1.0
 
 Host = StateMachineHost[QueueEngine]
 R = TypeVar("R")
+
+
+def routing_key(queue: QueueId) -> str:
+    """Return the key by which a queue is assigned to an engine."""
+    return f"{queue.group}\0{queue.topic}"
 
 
 class TopicWatchers:
@@ -161,7 +172,6 @@ class QueueHost:
         """Run the engines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scans.run())
-            tasks.create_task(self.moves.run())
             tasks.create_task(self._keep_ids())
             if self._machines.exists:
                 # An engine that finds expired leases when it is loaded moves them to dead letters at once.
@@ -188,8 +198,12 @@ class QueueHost:
         return host
 
     def host_of(self, queue: QueueId) -> Host:
-        """Return the host of a queue that has been used before."""
-        return self._machines.started[self._machines.index_of(f"{queue.group}\0{queue.topic}")]
+        """Return the host of a queue that has been used before. Raises NotCoordinator."""
+        return self._machines.host_at(self._machines.index_of(routing_key(queue)))
+
+    async def broker_of(self, queue: QueueId) -> BrokerId:
+        """Return the broker that hosts the engine of a queue. Raises CoordinatorUnavailable."""
+        return await self._machines.broker_of(routing_key(queue))
 
     def settings(self, queue: QueueId) -> TopicConfig:
         """Return a topic's settings with the group's overrides; UnknownTopic, CoordinatorUnavailable."""
@@ -214,7 +228,7 @@ class QueueHost:
         return await self.ask(request)
 
     async def list_queues(self) -> list[QueueId]:
-        """List all queues, except in partitions that cannot be loaded."""
+        """List the queues on this broker, except in partitions that cannot be loaded."""
         if not self._machines.exists:
             return []
         return [queue for reply in await self._machines.ask_all(ListRequest()) for queue in reply.queues]
@@ -244,7 +258,8 @@ class QueueHost:
     def settle_soon(self, queue: QueueId, settlements: Iterable[Settlement]) -> None:
         """Settle deliveries without waiting for it: if it fails, their leases expire."""
         if gathered := tuple(settlements):
-            self.host_of(queue).submit(SettleRequest(queue=queue, settlements=gathered))
+            with suppress(NotCoordinator):  # the engine of the broker that leads now ends the leases
+                self.host_of(queue).submit(SettleRequest(queue=queue, settlements=gathered))
 
     def release(self, queue: QueueId, leases: Sequence[Acquired]) -> None:
         """Make leased messages available again at once: they never reached a consumer."""

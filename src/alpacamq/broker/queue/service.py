@@ -12,6 +12,7 @@ from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt, UnknownTopic
+from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
 from alpacamq.queues.messages import (
@@ -200,6 +201,10 @@ class Queues:
         finally:
             for task in waiting:
                 task.cancel()
+
+    async def broker_of(self, queue: QueueId) -> BrokerId:
+        """Return the broker that hosts a queue. Raises CoordinatorUnavailable."""
+        return await self._host.broker_of(queue)
 
     async def describe(self, queue: QueueId) -> DescribeReply:
         """Describe a queue; raises GroupIdNotFound if the group has never used the topic."""

@@ -5,13 +5,16 @@ returns are appended as one record batch; replies and effects follow once those 
 them, are as durable as the topic promises. If records cannot be written, memory is ahead of the log: the
 machine is discarded and rebuilt, and every pending request fails with CoordinatorUnavailable.
 
+A host belongs to one leader epoch of its partition. When that ends, it is stopped, with every task that works
+for its machine, and is not used again.
+
 Snapshots are taken in slices between events. Changes made meanwhile are appended to the snapshot, so that
 it ends up equal to the log up to an offset.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -19,7 +22,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from alpacamq.broker.partition.appends import Append
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.batch import read_header
-from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotCoordinator,
+    NotLeader,
+)
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
@@ -105,6 +114,21 @@ M = TypeVar("M", bound=StateMachine)
 R = TypeVar("R")
 
 
+class Rebuilt(NamedTuple, Generic[M]):
+    """A machine rebuilt from its log up to an offset."""
+
+    machine: M
+    # Records replayed behind the snapshot.
+    records: int
+    corrections: Outcome
+    end_offset: int
+
+
+def is_committed(partition: Partition, end_offset: int) -> bool:
+    """Whether everything before an offset survives a change of the leader."""
+    return partition.high_watermark >= end_offset
+
+
 class StateMachineHost(Generic[M]):
     """One machine and the partition that stores it."""
 
@@ -126,6 +150,11 @@ class StateMachineHost(Generic[M]):
         `check` runs in a thread after a load and corrects what a crash has left inconsistent.
         """
         self.partition = partition
+        # The epoch in which this broker leads the partition; the records of this host belong to no other.
+        self.leader_epoch = partition.leader_epoch
+        self._stopped: AlpacaError | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
         self._make = make
         self._snapshots = snapshots
         self._clock = clock
@@ -170,6 +199,9 @@ class StateMachineHost(Generic[M]):
     def submit(self, request: Request[R]) -> "asyncio.Future[R | AlpacaError]":
         """Add a request to the next batch. The future's result is the reply, or an AlpacaError."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._stopped is not None:
+            reply.set_result(self._stopped)
+            return reply
         self._pending.add(reply)
         reply.add_done_callback(self._pending.discard)
         self._gather(Pending(request, reply))
@@ -188,6 +220,8 @@ class StateMachineHost(Generic[M]):
 
     def post(self, event: Request[Any]) -> None:
         """Give the machine an event that has no reply; kept until the machine is loaded."""
+        if self._stopped is not None:
+            return
         if self._machine is None:
             self._posted_before_load.append(event)
         else:
@@ -207,6 +241,28 @@ class StateMachineHost(Generic[M]):
         last = self._gathered[-1] if self._gathered else None
         while last is not None and any(pending is last for pending in self._gathered):  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+    def spawn(self, work: Coroutine[Any, Any, None], ended: Callable[[], None] = lambda: None) -> None:
+        """Run a task for the machine; it is cancelled when the host is stopped. Calls `ended` in any case."""
+        if self._tasks is None:
+            work.close()
+            ended()
+        else:
+            # Not a `finally` of the task: one that is cancelled before it begins has none.
+            self._tasks.create_task(work).add_done_callback(lambda _: ended())
+
+    def stop(self, reason: AlpacaError) -> None:
+        """Stop for ever, because this broker does not lead the partition in this epoch any more.
+
+        Pending requests fail with `reason`. Records that were appended and are not acknowledged yet may still
+        become part of the log.
+        """
+        self._stopped = reason
+        self._discard(reason)
+        self._posted_before_load.clear()
+        self._loaded.set()  # lets those who wait for a load find out
+        if self._running is not None:
+            self._running.cancel()
 
     def wake(self) -> None:
         """Recompute the time to sleep, because the clock was set."""
@@ -228,7 +284,7 @@ class StateMachineHost(Generic[M]):
         """
         if self._machine is not None:
             return self._machine
-        if self.failure is not None:
+        if self._stopped is None and self.failure is not None:
             raise CoordinatorUnavailable(f"{self.partition.identity} cannot be loaded: {self.failure}")
         try:
             async with asyncio.timeout(LOAD_SECONDS):
@@ -237,8 +293,10 @@ class StateMachineHost(Generic[M]):
             raise CoordinatorLoading(f"{self.partition.identity} is being loaded") from None
 
     async def wait_until_loaded(self) -> M:
-        """Return the machine, however long it takes to load."""
+        """Return the machine, however long it takes to load. Raises the reason if the host is stopped."""
         while self._machine is None:
+            if self._stopped is not None:
+                raise self._stopped.with_traceback(None)
             await self._loaded.wait()
         return self._machine
 
@@ -274,7 +332,9 @@ class StateMachineHost(Generic[M]):
 
     def _handle(self, batch: Sequence[Pending]) -> None:
         if self._machine is None:
-            unavailable = CoordinatorUnavailable(f"{self.partition.identity} is being loaded again")
+            unavailable = self._stopped or CoordinatorUnavailable(
+                f"{self.partition.identity} is being loaded again"
+            )
             for request, reply in batch:
                 if isinstance(reply, asyncio.Future):
                     if not reply.done():
@@ -291,6 +351,17 @@ class StateMachineHost(Generic[M]):
 
     async def run(self) -> None:
         """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
+        if self._stopped is not None:
+            return
+        self._running = asyncio.current_task()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await self._run()
+            finally:
+                self._tasks = None  # start nothing new while the rest ends
+
+    async def _run(self) -> None:
         while True:
             try:
                 await self._step()
@@ -331,7 +402,8 @@ class StateMachineHost(Generic[M]):
             await asyncio.sleep(self._reload_seconds)
         self._has_been_loaded = True
         try:
-            machine, records, corrections = await loop.run_in_executor(self._executor, self._rebuild)
+            rebuilt = await loop.run_in_executor(self._executor, self._rebuild)
+            await self._until_committed(rebuilt.end_offset)
         except (AlpacaError, OSError) as error:
             if self.failure != str(error):  # logged once, not at every attempt
                 log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
@@ -339,6 +411,7 @@ class StateMachineHost(Generic[M]):
             self._reload_seconds = min(2 * self._reload_seconds, MAX_RELOAD_SECONDS)
             return
         self.failure, self._reload_seconds = None, RELOAD_SECONDS
+        machine, records, corrections, _ = rebuilt
         self._machine = machine
         self._loaded.set()
         self._records_since_snapshot = records
@@ -351,11 +424,28 @@ class StateMachineHost(Generic[M]):
         for event in posted:
             self.post(event)
 
-    def _rebuild(self) -> tuple[M, int, Outcome]:
-        """Return a machine rebuilt from the log, the number of records replayed, and corrections."""
+    async def _until_committed(self, end_offset: int) -> None:
+        """Return once the high watermark has reached the end of what was loaded.
+
+        Records above it may be lost with the next change of the leader: no reply may show them.
+        """
+        partition = self.partition
+        advanced = asyncio.Event()
+        watch = object()
+        partition.watch(watch, lambda _: advanced.set())
+        try:
+            while not is_committed(partition, end_offset):
+                await advanced.wait()
+                advanced.clear()
+        finally:
+            partition.unwatch(watch)
+
+    def _rebuild(self) -> "Rebuilt[M]":
+        """Return a machine rebuilt from the log."""
         machine = self._make()
         offset = 0
         stored = self.partition.log
+        end_offset = stored.end_offset
         if (snapshot := self._snapshots.newest(stored.end_offset, self.partition.epoch_at)) is not None:
             offset = snapshot.offset
             for key, value in snapshot.changes:
@@ -365,7 +455,8 @@ class StateMachineHost(Generic[M]):
             if record.key is not None:
                 machine.replay(record.key, record.value)
                 count += 1
-        return machine, count, Outcome() if self._check is None else self._check(machine)
+        corrections = Outcome() if self._check is None else self._check(machine)
+        return Rebuilt(machine, count, corrections, end_offset)
 
     def _apply(self, outcome: Outcome) -> None:
         if outcome.reads and self._read is not None:
@@ -381,6 +472,9 @@ class StateMachineHost(Generic[M]):
         self._plan()
 
     def _append(self, outcome: Outcome) -> None:
+        if not self._is_of_current_epoch():
+            self._fail(NotCoordinator(f"this broker does not lead in epoch {self.leader_epoch} any more"))
+            return
         now_ms = self._clock.now_ms()
         batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(outcome.changes)])
         outcomes = [outcome]
@@ -391,6 +485,10 @@ class StateMachineHost(Generic[M]):
         self._records_since_snapshot += len(outcome.changes)
         if self._snapshot is not None:
             self._snapshot.changed(outcome.changes)
+
+    def _is_of_current_epoch(self) -> bool:
+        """Whether the machine's records may be appended: nobody else can have written since it was loaded."""
+        return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
         if not any(entry is outcomes for entry in self._in_flight):
@@ -412,15 +510,22 @@ class StateMachineHost(Generic[M]):
             self._perform(outcome.effects)
 
     def _fail(self, error: AlpacaError) -> None:
-        log.error("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
-        self._machine = self._snapshot = None
+        if self._stopped is not None:
+            return
+        # That another broker leads now is no failure: this host is about to be stopped.
+        report = log.info if isinstance(error, NotLeader) else log.error
+        report("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
         self._loaded.clear()
+        self._discard(CoordinatorUnavailable(f"{self.partition.identity}: {error}"))
+        self._changed.set()
+
+    def _discard(self, reason: AlpacaError) -> None:
+        """Discard the machine and what it has not delivered; fail the requests that wait for it."""
+        self._machine = self._snapshot = None
         self._in_flight.clear()
-        unavailable = CoordinatorUnavailable(f"{self.partition.identity}: {error}")
         for reply in self._pending:
             if not reply.done():
-                reply.set_result(unavailable)
-        self._changed.set()
+                reply.set_result(reason)
 
     def _plan(self) -> None:
         """Wake `run` if something is due before it would wake."""

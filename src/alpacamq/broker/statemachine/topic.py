@@ -1,4 +1,8 @@
-"""Runs a state machine on each partition of an internal topic, which is created when first needed."""
+"""Runs state machines on the partitions of an internal topic, which is created when first needed.
+
+Each broker hosts the machines of the partitions that it leads: a host starts when leading begins and is
+stopped when it ends.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +16,17 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.topics import Topics
-from alpacamq.model.errors import CoordinatorLoading, PartitionNotReady
-from alpacamq.model.ids import TopicName
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    PartitionNotReady,
+)
+from alpacamq.model.ids import BrokerId, TopicName
 from alpacamq.model.ports import Disk
 from alpacamq.model.state_machine import Outcome, Request, StateMachine
 
@@ -44,8 +57,13 @@ class HostResources:
     executor: Executor
 
 
+def is_host_of(host: StateMachineHost[Any], led: Partition | None) -> bool:
+    """Whether a host may go on: nobody else can have led its partition since it was started."""
+    return led is host.partition and led.leader_epoch == host.leader_epoch
+
+
 class StateMachineTopic(Generic[M]):
-    """Runs a state machine on each partition of an internal topic and routes requests by their key."""
+    """Runs a state machine on each partition that this broker leads and routes requests by their key."""
 
     def __init__(
         self,
@@ -69,53 +87,86 @@ class StateMachineTopic(Generic[M]):
         self._batching = batching
         self._overrides = {**OVERRIDES, **(overrides or {})}
         self._topics = resources.topics
-        self._hosts: list[StateMachineHost[M]] = []
+        # Of the partitions that this broker leads, by index.
+        self._hosts: dict[int, StateMachineHost[M]] = {}
+        self._is_started = False
         self._starting = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._runs = asyncio.Event()
+        self._topics.on_leadership(topic, self._leadership_changed)
 
     @property
     def started(self) -> Sequence[StateMachineHost[M]]:
-        """The hosts; empty before the first is needed."""
-        return self._hosts
+        """The hosts on this broker, in the order of their partitions."""
+        return list(self._hosts.values())
 
     @property
     def machines(self) -> list[M]:
-        """The machines that are loaded."""
-        return [host.machine for host in self._hosts if host.machine is not None]
+        """The machines on this broker that are loaded."""
+        return [host.machine for host in self._hosts.values() if host.machine is not None]
 
     @property
     def exists(self) -> bool:
         """Whether the topic has ever been needed."""
         return self.topic in self._topics.image.topics
 
+    @property
+    def count(self) -> int:
+        """The number of partitions, on any broker; 0 before the topic is needed."""
+        topic = self._topics.image.topics.get(self.topic)
+        return 0 if topic is None else topic.partitions
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every machine is on this broker and loaded."""
+        return 0 < self.count == len(self.machines)
+
     async def run(self) -> None:
         """Run the hosts until cancelled; at once if their topic exists."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._runs.set()
-            if self.exists:
-                with suppress(PartitionNotReady):  # the broker stops before it has been recovered
-                    await self.all()
-            await asyncio.Event().wait()
+            try:
+                if self.exists:
+                    with suppress(PartitionNotReady):  # the broker stops before it has been recovered
+                        await self.all()
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # start nothing new while the rest ends
 
     async def all(self) -> Sequence[StateMachineHost[M]]:
-        """Return every host, after starting them if necessary."""
-        if self._hosts:
-            return self._hosts
-        async with self._starting:
-            if not self._hosts:
-                await self._start()
-        return self._hosts
+        """Return every host on this broker, after starting them if necessary."""
+        if not self._is_started:
+            async with self._starting:
+                if not self._is_started:
+                    await self._start()
+        return self.started
 
     async def host_of(self, key: str) -> StateMachineHost[M]:
-        """Return the host that `key` belongs to, for as long as the topic exists."""
+        """Return the host that `key` belongs to. Raises NotCoordinator if another broker has it."""
         await self.all()
-        return self._hosts[self.index_of(key)]
+        return self.host_at(self.index_of(key))
+
+    def host_at(self, index: int) -> StateMachineHost[M]:
+        """Return the host of a partition. Raises NotCoordinator if another broker has it."""
+        if (host := self._hosts.get(index)) is None:
+            raise self._absence(index)
+        return host
 
     def index_of(self, key: str) -> int:
-        """Return the partition that `key` belongs to; the hosts have been started."""
-        return crc32c(key.encode()) % len(self._hosts)
+        """Return the partition that `key` belongs to; the topic exists."""
+        return crc32c(key.encode()) % self.count
+
+    async def broker_of(self, key: str) -> BrokerId:
+        """Return the broker that hosts the machine of `key`, after creating the topic if necessary.
+
+        Raises CoordinatorUnavailable if there is none now.
+        """
+        topic = await self._topics.ensure_internal(self.topic, partitions=COUNT, overrides=self._overrides)
+        state = self._topics.image.partition(PartitionId(topic.id, self.index_of(key)))
+        if state is None or state.leader is None:
+            raise CoordinatorUnavailable(f"partition {self.index_of(key)} of {self.topic!r} has no leader")
+        return BrokerId(state.leader)
 
     async def ask(self, request: Request[R]) -> R:
         """Return the reply to a request, or raise it if it is an error."""
@@ -123,38 +174,39 @@ class StateMachineTopic(Generic[M]):
         return await host.ask(request)
 
     async def ask_all(self, request: Request[R]) -> list[R]:
-        """Return the replies of every machine to a request, except of those that cannot be loaded."""
+        """Return the replies of every machine on this broker, except of those that cannot be loaded."""
         return [await host.ask(request) for host in await self.all() if host.failure is None]
 
     def post_all(self, event: Request[Any]) -> None:
-        """Post an event to every machine."""
-        for host in self._hosts:
+        """Post an event to every machine on this broker."""
+        for host in self.started:
             host.post(event)
 
     async def handled(self) -> None:
         """Return once every machine has handled what was posted to it before."""
-        for host in self._hosts:
+        for host in self.started:
             await host.handled()
 
     def failures(self) -> list[str]:
         """Describe the partitions that cannot be loaded."""
         return [
             f"{host.partition.identity} cannot be loaded: {host.failure}"
-            for host in self._hosts
+            for host in self.started
             if host.failure is not None
         ]
 
     async def flush(self) -> None:
         """Return once everything that the machines have written so far is on disk."""
         await asyncio.gather(
-            *(host.partition.flush_to(host.partition.log.end_offset) for host in self._hosts)
+            *(host.partition.flush_to(host.partition.log.end_offset) for host in self.started)
         )
 
     async def settled(self) -> None:
         """Return once every machine has been loaded and its corrections are on disk."""
         if self.exists:
             for host in await self.all():
-                await host.wait_until_loaded()
+                with suppress(NotCoordinator):  # another broker loads it
+                    await host.wait_until_loaded()
             await self.flush()
 
     async def _start(self) -> None:
@@ -164,13 +216,40 @@ class StateMachineTopic(Generic[M]):
                     await self._runs.wait()
             except TimeoutError:
                 raise CoordinatorLoading("the broker is starting") from None
-        assert self._tasks is not None
         # Even if it exists in the image: it may still be in creation for a request that was cancelled.
         await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
-        hosts = [self._host(partition) for partition in self._topics.partitions_of(self.topic)]
-        for host in hosts:
-            self._tasks.create_task(host.run())
-        self._hosts = hosts
+        self._leadership_changed()
+        self._is_started = True
+
+    def _leadership_changed(self) -> None:
+        """Run hosts for exactly the partitions that this broker leads, each for its epoch."""
+        if self._tasks is None:
+            return
+        led = self._topics.ready_partitions_of(self.topic)
+        for index, host in list(self._hosts.items()):
+            if not is_host_of(host, led.get(index)):
+                del self._hosts[index]
+                reason = f"this broker does not lead {host.partition.identity} any more"
+                host.stop(NotCoordinator(reason, self._leader_of(index)))
+        for index, partition in led.items():
+            if index not in self._hosts:
+                self._hosts[index] = host = self._host(partition)
+                self._tasks.create_task(host.run())
+        self._hosts = dict(sorted(self._hosts.items()))
+
+    def _leader_of(self, index: int) -> int | None:
+        topic = self._topics.image.topics.get(self.topic)
+        state = None if topic is None else self._topics.image.partition(PartitionId(topic.id, index))
+        return None if state is None else state.leader
+
+    def _absence(self, index: int) -> AlpacaError:
+        """Return the error for a partition that has no host here."""
+        error = self._topics.absence(self.topic.encode(), index)
+        if isinstance(error, NotLeader):
+            return NotCoordinator(str(error), error.leader)
+        if isinstance(error, LeaderNotAvailable):
+            return CoordinatorUnavailable(str(error))
+        return CoordinatorLoading(str(error))
 
     def _host(self, partition: Partition) -> StateMachineHost[M]:
         resources = self._resources

@@ -102,8 +102,10 @@ async def alter_replica_log_dirs(
             of_topic = results.setdefault(topic.name, {})
             for index in topic.partitions:
                 await call.pause()
-                if broker.topics.find(topic.name.encode(), index) is None:
+                if not broker.topics.exists(topic.name.encode(), index):
                     of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif index not in broker.replicas.of_topic(broker.topics.image.topic(topic.name).id):
+                    of_topic[index] = ErrorCode.REPLICA_NOT_AVAILABLE
                 else:
                     is_here = directory.path == here
                     of_topic[index] = ErrorCode.NONE if is_here else ErrorCode.LOG_DIR_NOT_FOUND

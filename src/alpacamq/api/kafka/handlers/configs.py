@@ -16,7 +16,7 @@ from alpacamq.cluster.broker_config import (
     check_is_dynamic,
     usable,
 )
-from alpacamq.cluster.topics import edit_list
+from alpacamq.cluster.topics import MIN_ISR, edit_list
 from alpacamq.coordinator.share.config import (
     GROUP_SETTINGS,
     ConfigureGroupRequest,
@@ -383,11 +383,14 @@ def _entry(
     setting: Setting,
     value: str,
     synonyms: list[DescribeConfigsSynonym],
+    *,
+    read_only: bool = False,
 ) -> DescribeConfigsResourceResult:
     """Describe a setting; the first synonym is in force."""
     return DescribeConfigsResourceResult(
         name=name,
         value=value,
+        read_only=read_only,
         config_source=synonyms[0].source,
         synonyms=synonyms if request.include_synonyms else [],
         config_type=TYPES[setting.kind],
@@ -417,7 +420,11 @@ def _broker_settings(
     described = _static_settings(backend)
     for name, setting in BROKER_SETTINGS.items():
         synonyms = _synonyms(name, _defaults_of(backend, TOPIC_NAMES[name]))
-        described.append(_entry(request, name, setting, synonyms[0].value or "", synonyms))
+        # This one is set for all brokers: the controller must know it.
+        read_only = name == MIN_ISR
+        described.append(
+            _entry(request, name, setting, synonyms[0].value or "", synonyms, read_only=read_only)
+        )
     return described
 
 

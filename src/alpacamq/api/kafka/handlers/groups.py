@@ -1,5 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup; listing and describing groups of any protocol."""
 
+from base64 import urlsafe_b64decode
+
+from alpacamq.api.kafka.brokers import live_node
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import group_operations
@@ -26,12 +29,15 @@ from alpacamq.model.errors import (
     MemberIdRequired,
     UnknownMember,
 )
+from alpacamq.model.ids import TopicId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
+from alpacamq.queues.messages import QueueId
 
 from .share_groups import delete_group, unlisted_share_groups
 
-_COORDINATED = (0, 1, 2)  # groups, transactions and share groups
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_COORDINATED = (_GROUP, _TRANSACTION, _SHARE)
 _COORDINATORS_BY_THE_LIST_FROM = 4
 _REBALANCE_TIMEOUT_FROM = 1
 _MEMBER_ID_REQUIRED_FROM = 4
@@ -65,11 +71,47 @@ async def find_coordinator(
         )
     found = []
     for key in keys:
-        found.append(wire.Coordinator(key=key, node_id=backend.node_id, host=backend.host, port=backend.port))
+        found.append(await _coordinator(backend, request.key_type, key))
         await call.pause()
+    first = found[0] if found else wire.Coordinator(key="", node_id=-1)
     return wire.FindCoordinatorResponse(
-        node_id=backend.node_id, host=backend.host, port=backend.port, coordinators=found
+        error_code=first.error_code,
+        error_message=first.error_message,
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
+        coordinators=found,
     )
+
+
+async def _coordinator(backend: Backend, key_type: int, key: str) -> wire.Coordinator:
+    broker = backend.broker
+    try:
+        if key_type == _GROUP:
+            broker_id = await broker.groups.coordinator_of(key)
+        elif key_type == _TRANSACTION:
+            broker_id = await broker.transactions.coordinator_of(key)
+        else:
+            broker_id = await broker.queues.broker_of(_shared_queue(backend, key))
+    except AlpacaError as error:
+        # Whatever the reason: clients retry on this code and give up on most others.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return wire.Coordinator(key=key, node_id=-1, error_code=code, error_message=text_of(error))
+    if (node := live_node(backend, broker_id)) is None:
+        reason = f"broker {broker_id} has no address for Kafka clients, or is not running"
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return wire.Coordinator(key=key, node_id=-1, error_code=code, error_message=reason)
+    return wire.Coordinator(key=key, node_id=node.id, host=node.host, port=node.port)
+
+
+def _shared_queue(backend: Backend, key: str) -> QueueId:
+    """Return the queue of a key GROUP:TOPIC_ID:PARTITION, with the id in base64."""
+    group, _, topic_id = key.rpartition(":")[0].rpartition(":")
+    try:
+        topic = backend.broker.topics.image.topic_by_id(TopicId(bytes=urlsafe_b64decode(topic_id + "==")))
+    except ValueError:
+        topic = None
+    return QueueId(group, topic_id if topic is None else topic.name)
 
 
 async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:

@@ -1,18 +1,28 @@
 """ApiVersions, DescribeCluster, DescribeLogDirs, Metadata and DescribeTopicPartitions."""
 
 import os
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from alpacamq.api.kafka.brokers import (
+    NO_LEADER,
+    PartitionView,
+    all_nodes,
+    controller_node,
+    live_node,
+    live_nodes,
+    own_node,
+    partition_view,
+)
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.api.kafka.operations import cluster_operations, topic_operations
-from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import Topic, check_topic_name
 from alpacamq.protocol.apis import APIS
 from alpacamq.protocol.error_codes import ErrorCode
@@ -48,7 +58,6 @@ from alpacamq.protocol.messages.topics import (
 )
 
 _MAX_DESCRIBED_PARTITIONS = 2000
-_NO_LEADER = -1
 # Topics and partitions described without a stop.
 _AT_ONCE = 200
 _SORTED_AT_ONCE = 1000
@@ -61,9 +70,9 @@ def metadata(
     if request.topics is None:
         if len(image.topics) + image.partition_count > _AT_ONCE:
             return _in_slices(backend, request, call)
-        return _response(
-            backend, request, [_described(backend, request, topic) for topic in image.topics.values()]
-        )
+        live = _live_ids(backend)
+        described = [_described(backend, request, topic, live) for topic in image.topics.values()]
+        return _response(backend, request, described)
     if len(request.topics) > _AT_ONCE:
         return _in_slices(backend, request, call)
     # Without duplicates, as in Kafka.
@@ -73,11 +82,12 @@ def metadata(
         None in found and _may_create(backend, request)
     ):
         return _in_slices(backend, request, call)
+    live = _live_ids(backend)
     return _response(
         backend,
         request,
         [
-            _unknown(request, entry) if topic is None else _described(backend, request, topic)
+            _unknown(request, entry) if topic is None else _described(backend, request, topic, live)
             for entry, topic in zip(entries, found, strict=True)
         ],
     )
@@ -88,6 +98,7 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Return a page of partitions by name and index, so that responses do not grow with the cluster."""
     image = backend.broker.topics.image
+    live = _live_ids(backend)
     after = "" if request.cursor is None else request.cursor.topic_name
     wanted: set[str] = set()
     for name in [topic.name for topic in request.topics] or list(image.topics):
@@ -113,19 +124,20 @@ async def describe_topic_partitions(
         first = 0
         if request.cursor is not None and name == after:
             first = request.cursor.partition_index
-        ready = backend.broker.topics.partitions_of(name)
-        partitions = ready[first : first + room]
+        shown = _shown(backend, topic)
+        views = _views(backend, topic, live)
+        partitions = shown[first : first + room]
         topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=topic.id,
                 is_internal=topic.is_internal,
-                partitions=[_paged(backend, partition) for partition in partitions],
+                partitions=[_paged(index, views(index)) for index in partitions],
                 topic_authorized_operations=topic_operations(),
             )
         )
         room -= len(partitions)
-        if first + len(partitions) < len(ready):
+        if first + len(partitions) < len(shown):
             cursor = Cursor(topic_name=name, partition_index=first + len(partitions))
             return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
     return DescribeTopicPartitionsResponse(topics=topics)
@@ -152,6 +164,7 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
     else:
         entries = list(request.topics)
     topics = []
+    live = _live_ids(backend)
     seen: set[tuple[str | None, UUID]] = set()
     for entry in entries:
         await call.pause()
@@ -163,7 +176,7 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
         if topic is None and entry.name is not None and _may_create(backend, request):
             topic, refusal = await _created(backend, entry.name)
         if topic is not None:
-            topics.append(await _described_in_slices(backend, request, topic, call))
+            topics.append(await _described_in_slices(backend, request, topic, live, call))
         elif request.topics is not None:
             topics.append(_unknown(request, entry, refusal))
     return _response(backend, request, topics)
@@ -208,38 +221,62 @@ def _response(
     backend: Backend, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=backend.node_id, host=backend.host, port=backend.port)],
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in live_nodes(backend)
+        ],
         cluster_id=backend.broker.cluster_id,
-        controller_id=backend.node_id,
+        controller_id=controller_node(backend),
         topics=topics,
         cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
     )
 
 
-def _described(backend: Backend, request: MetadataRequest, topic: Topic) -> MetadataResponseTopic:
-    ready = backend.broker.topics.ready_partitions_of(topic.name)
-    partitions = [_partition(backend, index, ready.get(index)) for index in _shown(backend, topic)]
-    return _topic(request, topic, partitions)
+def _described(
+    backend: Backend, request: MetadataRequest, topic: Topic, live: frozenset[int]
+) -> MetadataResponseTopic:
+    views = _views(backend, topic, live)
+    return _topic(request, topic, [_partition(index, views(index)) for index in _shown(backend, topic)])
 
 
 async def _described_in_slices(
-    backend: Backend, request: MetadataRequest, topic: Topic, call: Call
+    backend: Backend, request: MetadataRequest, topic: Topic, live: frozenset[int], call: Call
 ) -> MetadataResponseTopic:
-    ready = backend.broker.topics.ready_partitions_of(topic.name)
+    views = _views(backend, topic, live)
     partitions = []
     for index in _shown(backend, topic):
-        partitions.append(_partition(backend, index, ready.get(index)))
+        partitions.append(_partition(index, views(index)))
         await call.pause()
     return _topic(request, topic, partitions)
 
 
+def _live_ids(backend: Backend) -> frozenset[int]:
+    return frozenset(node.id for node in live_nodes(backend))
+
+
+def _views(backend: Backend, topic: Topic, live: frozenset[int]) -> Callable[[int], PartitionView]:
+    """Return a function that describes the partitions of a topic by index."""
+    states = backend.broker.topics.image.partitions_of(topic.id)
+    led = backend.broker.topics.ready_partitions_of(topic.name)
+
+    def view(index: int) -> PartitionView:
+        state = states[index] if index < len(states) else None
+        return partition_view(state, own_id=backend.node_id, is_led_here=index in led, live=live)
+
+    return view
+
+
 def _shown(backend: Backend, topic: Topic) -> range:
-    """Return the partitions of a topic, none during its creation. Those in recovery have no leader.
+    """Return the partitions of a topic, none during its creation. Those that are opened have no leader.
 
     A topic that temporarily has fewer partitions, or none, makes groups of older clients rebalance.
     """
     topics = backend.broker.topics
-    is_there = topics.is_recovering or topics.partitions_of(topic.name)
+    states = topics.image.partitions_of(topic.id)
+    is_mine = any(state.leader == backend.node_id for state in states)
+    is_there = topics.is_recovering or (
+        bool(backend.broker.replicas.of_topic(topic.id)) if is_mine else len(states) >= topic.partitions
+    )
     return range(topic.partitions if is_there else 0)
 
 
@@ -257,53 +294,48 @@ def _topic(
     )
 
 
-def _partition(backend: Backend, index: int, ready: Partition | None) -> MetadataResponsePartition:
-    here = [backend.node_id]
-    if ready is None:
-        return MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-            partition_index=index,
-            leader_id=_NO_LEADER,
-            leader_epoch=-1,
-            replica_nodes=here,
-            isr_nodes=here,
-        )
+def _partition(index: int, view: PartitionView) -> MetadataResponsePartition:
     return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if view.leader == NO_LEADER else ErrorCode.NONE,
         partition_index=index,
-        leader_id=backend.node_id,
-        leader_epoch=ready.leader_epoch,
-        replica_nodes=here,
-        isr_nodes=here,
+        leader_id=view.leader,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.isr,
+        offline_replicas=view.offline,
     )
 
 
-def _paged(backend: Backend, partition: Partition) -> DescribeTopicPartitionsResponsePartition:
+def _paged(index: int, view: PartitionView) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        partition_index=partition.identity.partition,
-        leader_id=backend.node_id,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=[backend.node_id],
-        isr_nodes=[backend.node_id],
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if view.leader == NO_LEADER else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=view.leader,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.isr,
         # Not null, although the schema allows it: Kafka's own client fails on it.
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(view.eligible),
+        last_known_elr=list(view.last_known),
+        offline_replicas=view.offline,
     )
 
 
 _BROKERS = 1
+_CONTROLLERS = 2
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
     for _, api in sorted(APIS.items())
 ]
 # Clients use these to decide on the consumer protocol of KIP-848, the share groups of KIP-932, the streams
 # groups of KIP-1071 and the transactions of KIP-890.
-_FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
 _SUPPORTED = [
-    SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _FEATURES.items()
+    SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
 ]
 _FINALIZED = [
     FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-    for name, level in _FEATURES.items()
+    for name, level in FEATURES.items()
 ]
 # Clients of an earlier version reject a feature whose lowest level is 0 (KAFKA-17011).
 _LEVEL_0_FROM = 4
@@ -326,15 +358,28 @@ def unsupported_api_versions() -> ApiVersionsResponse:
 def describe_cluster(
     backend: Backend, request: DescribeClusterRequest, _call: Call
 ) -> DescribeClusterResponse:
-    if request.endpoint_type != _BROKERS:
+    if request.endpoint_type == _BROKERS:
+        nodes = all_nodes(backend) if request.include_fenced_brokers else live_nodes(backend)
+    elif request.endpoint_type == _CONTROLLERS:
+        # Requests for the controller are taken by every broker; these can become the controller themselves.
+        voters = [live_node(backend, voter.id) for voter in backend.broker.metadata.quorum.voters]
+        nodes = [node for node in voters if node is not None] or [own_node(backend)]
+    else:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"unsupported endpoint type {request.endpoint_type}: must be 1 (brokers)",
+            error_message=f"unsupported endpoint type {request.endpoint_type}: must be 1 (brokers) or "
+            "2 (controllers)",
         )
     return DescribeClusterResponse(
+        endpoint_type=request.endpoint_type,
         cluster_id=backend.broker.cluster_id,
-        controller_id=backend.node_id,
-        brokers=[DescribeClusterBroker(broker_id=backend.node_id, host=backend.host, port=backend.port)],
+        controller_id=controller_node(backend),
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=node.id, host=node.host, port=node.port, rack=node.rack, is_fenced=node.is_fenced
+            )
+            for node in nodes
+        ],
         cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
     )
 
@@ -352,9 +397,11 @@ async def describe_log_dirs(
     topics = []
     for name, indexes in wanted:
         partitions = []
+        topic = broker.topics.image.topics.get(TopicName(name))
+        replicas = {} if topic is None else broker.replicas.of_topic(topic.id)
         for index in indexes:
             await call.pause()
-            if (partition := broker.topics.find(name.encode(), index)) is not None:
+            if (partition := replicas.get(index)) is not None:
                 size_bytes = partition.size_bytes
                 partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes))
         await call.pause()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.cluster.placement import default_replication_factor
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplicaAssignment, InvalidRequest, UnknownTopicId
 from alpacamq.model.topics import SETTINGS, Topic, check_topic_name
@@ -38,7 +39,8 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
         try:
             if named[topic.name] > 1:
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
-            results.append(_created(backend, await _create(backend, topic, dry_run=request.validate_only)))
+            created = await _create(backend, topic, dry_run=request.validate_only)
+            results.append(_created(backend, created, _replication_factor(backend, created, topic)))
         except AlpacaError as error:
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
@@ -80,8 +82,12 @@ async def create_partitions(
         await call.pause()
         try:
             backend.broker.topics.image.topic(entry.name)
-            _check_added(backend, entry)
-            await backend.broker.topics.grow(entry.name, entry.count, dry_run=request.validate_only)
+            await backend.broker.topics.grow(
+                entry.name,
+                entry.count,
+                assignments=_added_replicas(backend, entry),
+                dry_run=request.validate_only,
+            )
             results.append(CreatePartitionsTopicResult(name=entry.name))
         except AlpacaError as error:
             results.append(
@@ -99,58 +105,51 @@ async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) ->
     if wanted.assignments:
         if partitions != BY_DEFAULT or replication_factor != BY_DEFAULT:
             raise InvalidRequest("an assignment excludes numbers of partitions and replicas")
-        _check_replicas(backend, [a.broker_ids for a in wanted.assignments])
+        _check_count(backend, wanted.assignments)
         if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
             raise InvalidReplicaAssignment("an assignment must contain every partition from 0 on once")
-        partitions = len(wanted.assignments)
     overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
     return await backend.broker.topics.create(
         wanted.name,
         partitions=partitions,
         replication_factor=replication_factor,
+        assignments=[
+            tuple(each.broker_ids) for each in sorted(wanted.assignments, key=lambda a: a.partition_index)
+        ],
         overrides=overrides,
         dry_run=dry_run,
     )
 
 
-def _check_added(backend: Backend, entry: CreatePartitionsTopic) -> None:
+def _added_replicas(backend: Backend, entry: CreatePartitionsTopic) -> list[tuple[int, ...]]:
+    """Return the replicas that a request assigns to new partitions; none if the controller places them."""
     added = entry.count - backend.broker.topics.image.topic(entry.name).partitions
     if entry.assignments is None or added <= 0:  # too few partitions are an error of their own
-        return
-    _check_replicas(backend, [a.broker_ids for a in entry.assignments])
+        return []
+    _check_count(backend, entry.assignments)
     if len(entry.assignments) != added:
         raise InvalidReplicaAssignment(
             f"{added} partitions are added but {len(entry.assignments)} are assigned"
         )
+    return [tuple(each.broker_ids) for each in entry.assignments]
 
 
-def _check_replicas(backend: Backend, assigned: Sequence[Sequence[int]]) -> None:
-    most = backend.broker.settings.limits.max_partitions
+def _check_count(backend: Backend, assigned: Sequence[object]) -> None:
+    brokers = max(1, len(backend.broker.topics.image.brokers))
+    most = backend.broker.settings.limits.max_partitions * brokers
     if len(assigned) > most:
         raise InvalidReplicaAssignment(
-            f"{len(assigned)} partitions are assigned; the limit of this broker is {most}"
+            f"{len(assigned)} partitions are assigned; the limit of this cluster is {most}"
         )
-    for replicas in assigned:
-        if not replicas:
-            raise InvalidReplicaAssignment("a partition is assigned to no broker")
-        for broker_id in replicas:
-            if broker_id != backend.node_id:
-                raise InvalidReplicaAssignment(
-                    f"a partition is assigned to broker {broker_id}, but only broker {backend.node_id} exists"
-                )
-        if len(replicas) > 1:
-            raise InvalidReplicaAssignment(
-                f"a partition is assigned to broker {backend.node_id} more than once"
-            )
 
 
-def _created(backend: Backend, topic: Topic) -> CreatableTopicResult:
+def _created(backend: Backend, topic: Topic, replication_factor: int) -> CreatableTopicResult:
     config = backend.broker.topics.config_of(topic)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id,
         num_partitions=topic.partitions,
-        replication_factor=1,
+        replication_factor=replication_factor,
         configs=[
             CreatableTopicConfigs(
                 name=name,
@@ -160,6 +159,16 @@ def _created(backend: Backend, topic: Topic) -> CreatableTopicResult:
             for name, setting in SETTINGS.items()
         ],
     )
+
+
+def _replication_factor(backend: Backend, topic: Topic, wanted: CreatableTopic) -> int:
+    """Return the number of replicas of a topic; if it was only validated, what it would have."""
+    image = backend.broker.topics.image
+    if states := image.partitions_of(topic.id):
+        return states[0].replication_factor
+    if wanted.assignments:
+        return len(wanted.assignments[0].broker_ids)
+    return default_replication_factor(image) if wanted.replication_factor < 1 else wanted.replication_factor
 
 
 def _name_of(backend: Backend, entry: DeleteTopicState) -> str:

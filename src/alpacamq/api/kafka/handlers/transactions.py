@@ -209,7 +209,7 @@ async def _added(
         await call.pause()
         for index in topic.partitions:
             await call.pause()
-            is_known = backend.broker.topics.find(topic.name.encode(), index) is not None
+            is_known = backend.broker.topics.exists(topic.name.encode(), index)
             any_unknown |= not is_known
             codes[TopicPartition(TopicName(topic.name), index)] = (
                 ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

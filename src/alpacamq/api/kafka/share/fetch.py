@@ -23,8 +23,6 @@ from alpacamq.model.errors import (
     DamagedLog,
     PolicyViolation,
     TooManyInFlight,
-    UnknownTopic,
-    UnknownTopicId,
 )
 from alpacamq.model.ids import TopicId
 from alpacamq.model.topics import INTERNAL_TOPICS
@@ -40,9 +38,7 @@ from .sessions import PartitionKey, ShareSession
 def find_shared(broker: Broker, topic_id: TopicId, index: int) -> Partition:
     """Return a partition that may be shared; raise an error for any other."""
     if (partition := broker.topics.find(topic_id.bytes, index)) is None:
-        if (topic := broker.topics.image.topic_by_id(topic_id)) is None:
-            raise UnknownTopicId(f"unknown topic id {topic_id}")
-        raise UnknownTopic(f"topic {topic.name!r} has no partition {index}")
+        raise broker.topics.absence(topic_id.bytes, index)
     if partition.identity.topic in INTERNAL_TOPICS:
         raise PolicyViolation(f"topic {partition.identity.topic!r} is internal and cannot be shared")
     return partition

@@ -1,0 +1,98 @@
+"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: replicas and their leaders."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Message, String, since
+
+
+class ReassignablePartition(Message):
+    partition_index: Int32
+    replicas: Sequence[Int32] | None = None
+
+
+class ReassignableTopic(Message):
+    name: String
+    partitions: Sequence[ReassignablePartition] = []
+
+
+class AlterPartitionReassignmentsRequest(Message, flexible_from=0):
+    timeout_ms: Int32 = 60_000
+    allow_replication_factor_change: Annotated[Bool, since(1)] = True
+    topics: Sequence[ReassignableTopic] = []
+
+
+class ReassignablePartitionResponse(Message):
+    partition_index: Int32
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class ReassignableTopicResponse(Message):
+    name: String
+    partitions: Sequence[ReassignablePartitionResponse] = []
+
+
+class AlterPartitionReassignmentsResponse(Message, flexible_from=0):
+    throttle_time_ms: Int32 = 0
+    allow_replication_factor_change: Annotated[Bool, since(1)] = True
+    error_code: Int16 = 0
+    error_message: String | None = None
+    responses: Sequence[ReassignableTopicResponse] = []
+
+
+class ListPartitionReassignmentsTopics(Message):
+    name: String
+    partition_indexes: Sequence[Int32] = []
+
+
+class ListPartitionReassignmentsRequest(Message, flexible_from=0):
+    timeout_ms: Int32 = 60_000
+    topics: Sequence[ListPartitionReassignmentsTopics] | None = None
+
+
+class OngoingPartitionReassignment(Message):
+    partition_index: Int32
+    replicas: Sequence[Int32] = []
+    adding_replicas: Sequence[Int32] = []
+    removing_replicas: Sequence[Int32] = []
+
+
+class OngoingTopicReassignment(Message):
+    name: String
+    partitions: Sequence[OngoingPartitionReassignment] = []
+
+
+class ListPartitionReassignmentsResponse(Message, flexible_from=0):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    topics: Sequence[OngoingTopicReassignment] = []
+
+
+class TopicPartitions(Message):
+    topic: String
+    partitions: Sequence[Int32] = []
+
+
+class ElectLeadersRequest(Message, flexible_from=2):
+    election_type: Annotated[Int8, since(1)] = 0
+    topic_partitions: Sequence[TopicPartitions] | None = None
+    timeout_ms: Int32 = 60_000
+
+
+class PartitionResult(Message):
+    partition_id: Int32
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class ReplicaElectionResult(Message):
+    topic: String
+    partition_result: Sequence[PartitionResult] = []
+
+
+class ElectLeadersResponse(Message, flexible_from=2):
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, since(1)] = 0
+    replica_election_results: Sequence[ReplicaElectionResult] = []
