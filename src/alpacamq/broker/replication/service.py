@@ -111,7 +111,10 @@ class Replication:
                     self._assign(following, is_new_leader=True)
                 await asyncio.Event().wait()
             finally:
-                self._group = None  # nothing is begun in a group that ends
+                # Nothing is begun any more: the logs are about to be closed.
+                self._group = None
+                for following in self._followings.values():
+                    following.stop()
 
     # Roles of partitions.
 
