@@ -17,7 +17,7 @@ from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.snapshots import KEPT, StateSnapshots, encode_block
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.sealed_file import write_sealed
-from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, NotCoordinator
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Buffer
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Pending, Request, reply
@@ -467,3 +467,38 @@ async def test_handled_waits_for_more_than_one_turn_can_handle(host: Host) -> No
             shard.post(Add(name=b"a"))
         await shard.handled()
         assert host.made[-1].counts == {b"a": 2 * host_module.MAX_REQUESTS}
+
+
+async def test_a_machine_is_served_once_what_was_loaded_is_committed(host: Host) -> None:
+    async with host.running() as shard:
+        await add(shard, b"a")
+    async with host.running() as shard:
+        partition = shard.partition
+        partition.high_watermark -= 1  # as if other replicas lacked the last record
+        asking = asyncio.create_task(read(shard, b"a"))
+        while not host.made[-1].replayed:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        assert shard.machine is None
+        partition._advance_high_watermark(partition.end_offset, 1)
+        assert await asking == 1
+
+
+async def test_a_stopped_host_refuses_everything(host: Host) -> None:
+    async with host.running() as shard:
+        await add(shard, b"a")
+        shard.stop(NotCoordinator("moved", 2))
+        with pytest.raises(NotCoordinator):
+            await add(shard, b"a")
+        answer: int | AlpacaError = await shard.submit(Read(name=b"a"))
+        assert isinstance(answer, NotCoordinator)
+        shard.post(Fill(names=(b"b",)))
+        with pytest.raises(NotCoordinator):
+            await shard.wait_until_loaded()
+        ended = asyncio.Event()
+        shard.spawn(asyncio.sleep(0), ended.set)
+        await asyncio.wait_for(ended.wait(), 20)
+    async with host.running() as shard:
+        assert (await read(shard, b"a"), await read(shard, b"b")) == (1, 0)

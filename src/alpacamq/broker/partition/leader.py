@@ -216,7 +216,7 @@ class Partition:
         self._begin_role(state)
         self.leader_epoch = max(state.leader_epoch, self.leader_epoch)
         text = "has no leader" if state.leader is None else f"is led by broker {state.leader}"
-        self._stop_leading(NotLeader(f"{self.identity} {text}", state.leader))
+        self._stop_leading(NotLeader(f"{self.identity} {text}", state.leader, state.leader_epoch))
         if self._replication is not None:
             self._replication.followed(self, state)
 
