@@ -213,7 +213,7 @@ class Broker:
         self.member.attach(self.metadata)
         self.metadata.start()
         await self.registration.register()
-        await loop.run_in_executor(None, self._build)
+        self._build()  # here: the image changes on the event loop
 
     @property
     def cluster_id(self) -> str:

@@ -17,12 +17,16 @@ import msgspec
 
 from alpacamq.cluster.commands import (
     AddVoter,
+    AllocateProducerIds,
     AnyCommand,
     Command,
+    CreateTopic,
     DescribeQuorum,
     Done,
+    Heartbeat,
     QuorumCommand,
     QuorumStatus,
+    RegisterBroker,
     RemoveVoter,
     ReplicaProgress,
     decode_reply,
@@ -58,6 +62,9 @@ RETRY_SECONDS = 0.1
 CHANGES_PER_ENTRY = 5000
 # A snapshot is taken when the log has grown by this much, or by as much as the last one had.
 SNAPSHOT_BYTES = 8 << 20
+
+# Commands that may be decided twice: the second time finds what the first one did.
+REPEATABLE = (AllocateProducerIds, CreateTopic, Heartbeat, RegisterBroker)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode
@@ -126,6 +133,9 @@ class Metadata:
         self._waiters: deque[_Waiter] = deque()
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Delta], None]] = []
+        self._known_leader: BrokerId | None = None
+        # Commands that wait for the reply of another node.
+        self._until_replaced: set[asyncio.Future[None]] = set()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._forward: Forward | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -210,9 +220,30 @@ class Metadata:
         controller = self._quorum.leader
         if controller is None or controller == self._node_id or self._forward is None:
             raise NotController("no controller is elected", controller)
-        answer = await self._forward(controller, command, int(timeout_seconds * 1000))
+        answer = await self._forwarded(self._forward, controller, command, timeout_seconds)
         await self.wait_until_applied(answer.applied)
         return decode_reply(command, answer.reply)
+
+    async def _forwarded(
+        self, forward: Forward, controller: BrokerId, command: Command[Any], timeout_seconds: float
+    ) -> ControllerReply:
+        """Return the reply of another node, unless it ceases to be the controller meanwhile."""
+        replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._until_replaced.add(replaced)
+        answering: asyncio.Future[Any] = asyncio.ensure_future(
+            forward(controller, command, int(timeout_seconds * 1000))
+        )
+        try:
+            await asyncio.wait({answering, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answer: ControllerReply = await answering
+                return answer
+        finally:
+            answering.cancel()
+            self._until_replaced.discard(replaced)
+        if isinstance(command, REPEATABLE):
+            raise NotController(f"node {controller} is not the controller any more", self._quorum.leader)
+        raise RequestTimedOut("the controller changed; the command may have taken effect")
 
     async def answer(self, command: AnyCommand) -> ControllerReply:
         """Answer a command that another node forwarded. Raises NotController."""
@@ -323,6 +354,11 @@ class Metadata:
     def role_changed(self, change: RoleChange) -> None:
         """Stop or start being the controller."""
         log.info("metadata_role", role=change.role.value, term=change.term, leader=change.leader)
+        if change.leader != self._known_leader:
+            self._known_leader = change.leader
+            for replaced in self._until_replaced:
+                if not replaced.done():
+                    replaced.set_result(None)
         if change.role is not Role.LEADER or change.term != self._last.term:
             self._resign(RequestTimedOut("the controller changed; the command may have taken effect"))
         self._lead_if_established()

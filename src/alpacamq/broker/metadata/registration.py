@@ -24,7 +24,7 @@ from .metadata import Metadata
 log = get_logger(__name__)
 
 FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
-RETRY_SECONDS = 1.0
+RETRY_SECONDS = 0.5
 # A broker that stops asks for leave this often, and goes without after this long.
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
@@ -74,6 +74,7 @@ class Registration:
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
         self._is_leaving = False
+        self._is_unfenced = asyncio.Event()
         self._wake = asyncio.Event()
 
     def register_alone(self) -> None:
@@ -101,7 +102,9 @@ class Registration:
         while True:
             await self.register()
             try:
-                self._heard(await self._metadata.ask(self._heartbeat()))
+                # Not longer: the session goes on, and another controller may be elected meanwhile.
+                interval = self._settings.heartbeat_ms / 1000
+                self._heard(await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0)))
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
@@ -180,6 +183,14 @@ class Registration:
         if self.last_reply is None or self.last_reply.is_fenced != reply.is_fenced:
             log.info("broker_fenced" if reply.is_fenced else "broker_unfenced", broker=self._node_id)
         self.last_reply = reply
+        if reply.is_fenced:
+            self._is_unfenced.clear()
+        else:
+            self._is_unfenced.set()
+
+    async def wait_until_unfenced(self) -> None:
+        """Return once the broker may lead partitions."""
+        await self._is_unfenced.wait()
 
     def _stored_epoch(self) -> int:
         try:
