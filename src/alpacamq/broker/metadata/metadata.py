@@ -314,6 +314,11 @@ class Metadata:
             self._controller.last_index = self._last.index
             self._propose(self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused))
 
+    def former_process_ended(self) -> None:
+        """Tell the controller on this node that its last process has ended: this one has its directory."""
+        if self._controller is not None:
+            self._controller.end_session(self._node_id)
+
     def decide_alone(self, command: Command[R]) -> R:
         """Decide on a command in a cluster of this node only. Blocking; before the event loop runs."""
         decided = self.decide(command)

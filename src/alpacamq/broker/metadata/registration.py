@@ -56,8 +56,12 @@ class Registration:
         disk: Disk,
         clock: Clock,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
+        has_every_record: bool = False,
     ) -> None:
-        """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records."""
+        """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
+
+        `has_every_record`: no power was lost since the last start.
+        """
         self._metadata = metadata
         self._node_id = node_id
         self._directory_id = directory_id
@@ -67,6 +71,7 @@ class Registration:
         self._disk = disk
         self._clock = clock
         self._damaged = damaged
+        self._has_every_record = has_every_record
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
@@ -79,8 +84,7 @@ class Registration:
 
     def register_alone(self) -> None:
         """Register in a cluster of this node only. Blocking; before the event loop runs."""
-        # The former process of this node has ended: this one has locked its directory.
-        self._metadata.connection_lost(self._node_id, is_refused=True)
+        self._metadata.former_process_ended()
         self._registered(self._metadata.decide_alone(self._request()))
         self.is_ready = True
         self._heard(self._metadata.decide_alone(self._heartbeat()))
@@ -89,8 +93,7 @@ class Registration:
         """Register at the controller. Returns once the image of this node has the registration."""
         while self.epoch == NO_EPOCH:
             try:
-                # The former process of this node has ended: this one has locked its directory.
-                self._metadata.connection_lost(self._node_id, is_refused=True)
+                self._metadata.former_process_ended()
                 found = await self._metadata.ask(self._request())
                 await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
             except AlpacaError as error:
@@ -157,6 +160,7 @@ class Registration:
             features=FEATURES,
             software_version=__version__,
             damaged=self._damaged(),
+            has_every_record=self._has_every_record,
         )
 
     def _heartbeat(self) -> Heartbeat:
