@@ -325,6 +325,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             self.metadata.start()
+            tasks.create_task(self.metadata.watch())
             tasks.create_task(self.registration.run())
             tasks.create_task(self.replication.run())
             if self._directory.is_power_loss_open:

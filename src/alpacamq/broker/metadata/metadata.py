@@ -38,6 +38,7 @@ from alpacamq.cluster.image import ClusterImage, Delta, difference
 from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot, Voter
 from alpacamq.model.errors import (
     AlpacaError,
+    CorruptState,
     InvalidVoters,
     NotController,
     PeerUnavailable,
@@ -133,6 +134,8 @@ class Metadata:
         self._waiters: deque[_Waiter] = deque()
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Delta], None]] = []
+        self._has_failed = asyncio.Event()
+        self._failure: CorruptState | None = None
         self._known_leader: BrokerId | None = None
         # Commands that wait for the reply of another node.
         self._until_replaced: set[asyncio.Future[None]] = set()
@@ -162,6 +165,12 @@ class Metadata:
             self._loop = asyncio.get_running_loop()
             self._quorum.start()
             self._plan_tick()
+
+    async def watch(self) -> None:
+        """Raise CorruptState when a committed entry cannot be applied: the node has to stop."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def stop(self) -> None:
         """Stop taking part."""
@@ -337,7 +346,14 @@ class Metadata:
 
     def committed(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries to the image, and answer the commands that wait for them."""
-        self._apply(entries)
+        try:
+            self._apply(entries)
+        except CorruptState as error:
+            # Skipping it would leave this node with another state than the others have.
+            log.error("metadata_not_understood", reason=str(error))
+            self._failure = error
+            self._has_failed.set()
+            raise
         self._answer_waiters(entries)
         self._lead_if_established()
         self._snapshot_if_due()
