@@ -186,6 +186,30 @@ def test_a_process_restarted_at_the_same_address_does_not_wait_for_the_session_o
     assert (cluster.state(topic).leader, cluster.state(topic).leader_epoch) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("brokers", "has_every_record", "leads_on"),
+    [
+        pytest.param(1, True, True, id="the only broker, with every record"),
+        pytest.param(1, False, False, id="after a power loss"),
+        pytest.param(2, True, False, id="not the only broker"),
+    ],
+)
+def test_a_restarted_broker_leads_on_if_nobody_else_could_have_led(
+    brokers: int, has_every_record: bool, leads_on: bool
+) -> None:
+    cluster = Cluster(brokers)
+    topic = cluster.create("t", (1,))
+    before = cluster.state(topic)
+    cluster.controller.end_session(BrokerId(1))
+    cluster.epochs[1] = cluster.register(1, has_every_record=has_every_record).epoch
+    assert (cluster.state(topic) == before) is leads_on
+    assert cluster.image.broker(1).is_running is leads_on
+    cluster.beat(1)
+    assert (cluster.state(topic).leader_epoch > before.leader_epoch) is not leads_on
+    # Only now: the broker has stored its epoch, so an older one means a restored backup.
+    assert cluster.image.broker(1).active_epoch == cluster.epochs[1]
+
+
 def test_a_broker_is_unfenced_once_it_has_applied_what_was_there_when_it_registered() -> None:
     cluster = Cluster(0)
     cluster.controller.last_index = 7

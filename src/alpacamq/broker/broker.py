@@ -213,7 +213,7 @@ class Broker:
         self.member.attach(self.metadata)
         self.metadata.start()
         await self.registration.register()
-        await loop.run_in_executor(None, self._build)
+        self._build()  # here: the image changes on the event loop
 
     @property
     def cluster_id(self) -> str:
@@ -325,6 +325,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             self.metadata.start()
+            tasks.create_task(self.metadata.watch())
             tasks.create_task(self.registration.run())
             tasks.create_task(self.replication.run())
             if self._directory.is_power_loss_open:
@@ -506,7 +507,10 @@ class Broker:
             outgoing=None if member is None else member.network,
             contacts=() if member is None else member.contacts,
         )
-        self.metadata.connect(quorum, None if member is None else member.network.forward)
+        if member is None:
+            self.metadata.connect(quorum)
+        else:
+            self.metadata.connect(quorum, member.network.forward, member.ended_nodes)
         self.registration = Registration(
             self.metadata,
             node_id=settings.node_id,
@@ -516,6 +520,7 @@ class Broker:
             disk=self._disk,
             clock=self._retention_clock,
             damaged=self._damaged,
+            has_every_record=directory.last_stop is not LastStop.POWER_LOST,
         )
 
     def _damaged(self) -> tuple[PartitionId, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,8 @@ class Member:
             may_vote=CONTROLLER_ROLE in settings.roles,
         )
         self._metadata: Metadata | None = None
+        # Called when the node has its cluster id: connections from before are opened again with it.
+        self.identity_changed: Callable[[], None] = lambda: None
         self.peers.update({node.id: node.address for node in settings.nodes})
 
     def local(self) -> LocalNode:
@@ -114,11 +116,16 @@ class Member:
         """The configured nodes, to be asked for a controller."""
         return [node.id for node in self._settings.nodes if node.id != self._node_id]
 
+    def ended_nodes(self) -> list[BrokerId]:
+        """Return the nodes whose connections were lost and are refused since: their processes have ended."""
+        return [status.node_id for status in self.peers.statuses() if status.is_refused]
+
     def attach(self, metadata: Metadata) -> None:
         """Take part in the metadata log."""
         self._metadata = metadata
         self.network.attach(metadata)
         self.peers.identity_changed()
+        self.identity_changed()
         metadata.subscribe(self._image_changed)
         self._update_addresses(metadata.image)
 

@@ -140,6 +140,10 @@ class Controller:
             due.append(self._drain_ms)
         return min(due)
 
+    def end_session(self, broker_id: BrokerId) -> None:
+        """End the session of the last process of the controller's own node, which registers again now."""
+        self._sessions.end(broker_id)
+
     def keep_session(self, broker_id: BrokerId, now_ms: int) -> None:
         """Extend the session of the broker in the controller's own process: it runs if this does."""
         if self._sessions.of(broker_id).ends_ms is not None:
@@ -209,8 +213,10 @@ class Controller:
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
         session.has_lost_data = is_data_lost
-        self._partitions.fenced(command.id, is_data_lost=is_data_lost)
-        self._partitions.damaged(command.id, command.damaged)
+        leads_on = former is not None and self._may_lead_on(former, command)
+        if not leads_on:
+            self._partitions.fenced(command.id, is_data_lost=is_data_lost)
+            self._partitions.damaged(command.id, command.damaged)
         epoch = self.image.next_broker_epoch
         broker = BrokerRegistration(
             id=command.id,
@@ -223,6 +229,7 @@ class Controller:
             roles=command.roles,
             endpoints=command.endpoints,
             features=dict(command.features),
+            is_fenced=not leads_on,
             is_draining=former is not None and former.is_draining,
             software_version=command.software_version,
         )
@@ -236,6 +243,19 @@ class Controller:
     def _may_still_run(self, former: BrokerRegistration, command: RegisterBroker, now_ms: int) -> bool:
         """Whether the process that registered before may still be running beside the new one."""
         return self._sessions.is_alive(former.id, now_ms) and not is_successor(former, command)
+
+    def _may_lead_on(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
+        """Whether a broker that was restarted leads its partitions as if it had not stopped.
+
+        It has every record, and nobody else could have led meanwhile. Otherwise all its partitions would get
+        a new leader epoch at every start.
+        """
+        return (
+            command.has_every_record
+            and former.is_running
+            and set(self.image.brokers) == {command.id}
+            and not has_lost_data(former, command)
+        )
 
     def _check_features(self, command: RegisterBroker) -> None:
         for name, level in self.image.features.items():
@@ -271,8 +291,11 @@ class Controller:
             broker = msgspec.structs.replace(broker, is_fenced=False, active_epoch=broker.epoch)
             self._pending.put(broker_change(broker))
             self._partitions.started(broker.id)
-        elif broker.is_running and (repaired or not was_heard):
-            self._partitions.started(broker.id)
+        elif broker.is_running:
+            if broker.active_epoch != broker.epoch:
+                self._pending.put(broker_change(msgspec.structs.replace(broker, active_epoch=broker.epoch)))
+            if repaired or not was_heard:
+                self._partitions.started(broker.id)
         return HeartbeatReply(
             is_fenced=self.image.broker(broker.id).is_fenced,
             may_shut_down=may_shut_down,

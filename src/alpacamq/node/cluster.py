@@ -212,6 +212,7 @@ class NodeListener:
         self._listener = ClusterListener(
             config.listen.host, config.listen.port, member.local, member.secret, service
         )
+        member.identity_changed = self._listener.identity_changed
         self._fetches: ReplicaFetches | None = None
         self._can_fetch = asyncio.Event()
 

@@ -1,6 +1,7 @@
 """The `alpacamq` command.
 
-`serve` runs the broker, `config` prints every option, `verify` checks stored data, `repair` repairs it.
+`serve` runs the broker, `config` prints every option, `format` prepares a data directory for a cluster,
+`verify` checks stored data, `repair` repairs it.
 Modules of a command are imported when it runs, so that `--help` is fast.
 """
 
@@ -32,7 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0 on success, 1 on failure, 2 on invalid usage."""
     parsed = _parser().parse_args(arguments)
     try:
-        run = {"serve": _serve, "config": _config, "verify": _verify, "repair": _repair}[parsed.command]
+        run = {
+            "serve": _serve,
+            "config": _config,
+            "format": _format,
+            "verify": _verify,
+            "repair": _repair,
+        }[parsed.command]
         return run(parsed)
     except AlpacaError as error:
         print(f"alpacamq: {error}", file=sys.stderr)
@@ -73,6 +80,16 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="check every stored batch of a stopped broker against its checksum"
     )
     verify.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    format_ = commands.add_parser(
+        "format", help="make a data directory a member of a cluster by hand, or withdraw it from founding one"
+    )
+    format_.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    format_.add_argument("--node-id", type=int, metavar="N", default=1, help="node.id, default 1")
+    action = format_.add_mutually_exclusive_group(required=True)
+    action.add_argument("--cluster-id", metavar="ID", help="join this cluster, whichever node answers first")
+    action.add_argument(
+        "--reset", action="store_true", help="forget an accepted proposal of a cluster that was never founded"
+    )
     repair = commands.add_parser(
         "repair", help="show and repair damage in the data directory of a stopped broker"
     )
@@ -131,6 +148,19 @@ def _config(_parsed: argparse.Namespace) -> int:
     from .config import example
 
     print(example(), end="")
+    return 0
+
+
+def _format(parsed: argparse.Namespace) -> int:
+    from alpacamq.log.data_directory import format_directory, reset_directory
+    from alpacamq.log.disk import SystemDisk
+
+    if parsed.reset:
+        identity = reset_directory(parsed.data_dir, SystemDisk(), parsed.node_id)
+        print(f"{parsed.data_dir} belongs to no cluster; its directory id is {identity.directory_id}")
+    else:
+        format_directory(parsed.data_dir, SystemDisk(), parsed.node_id, parsed.cluster_id)
+        print(f"{parsed.data_dir} belongs to cluster {parsed.cluster_id}; start the node with cluster.nodes")
     return 0
 
 

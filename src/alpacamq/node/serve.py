@@ -268,6 +268,8 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             except AlpacaError as error:
                 failure = error
                 is_recovered = False
+            if is_recovered and config.cluster.is_enabled:
+                is_recovered = await _unless_stopped(broker.registration.wait_until_unfenced(), stop)
             if is_recovered:
                 running += [tasks.create_task(api.run(broker, reached)) for api in http_apis]
                 # Listeners accept clients in their first step; announce readiness only after that.

@@ -365,3 +365,22 @@ async def test_partitions_at_rest_are_named_once(tmp_path: Path, monkeypatch: py
             await produce(busy, b"v")
         assert set(named) == {3}
         assert len(named) == 10
+
+
+@pytest.mark.parametrize("flush", [*FlushPolicy])
+async def test_a_replica_far_behind_does_not_hold_up_others(tmp_path: Path, flush: FlushPolicy) -> None:
+    async with a_cluster(tmp_path, 1, 2, flush=flush) as cluster:
+        cluster.create(1, 2, partitions=2)
+        far, near = await cluster.leader(0), await cluster.leader(1)
+        await cluster.kill(2)
+        for _ in range(30):
+            await produce(far, bytes(900_000))
+        node = await cluster.start(2)
+        await until(lambda: any(each.is_bulk for each in node.replication.fetchers()), "a second connection")
+        await until(lambda: cluster.in_sync(1) == {1, 2}, "the small partition in sync")
+        await produce(near, b"v")
+        await until(lambda: cluster.in_sync(0) == {1, 2}, "the large partition in sync")
+        await produce(far, b"v")
+        assert [each.is_bulk for each in node.replication.fetchers()] == [False]
+        await cluster.replicated(0)
+        await cluster.replicated(1)

@@ -410,8 +410,8 @@ class ReplicaFetches:
 
     def on_connection(self, transport: asyncio.Transport, peer: Peer) -> None:
         """Take over an authenticated connection."""
-        if self._shared is None:
-            transport.abort()
+        if self._shared is None or not peer.cluster_id:
+            transport.abort()  # not serving, or the nodes have not agreed on a cluster
             return
         of_node = [each for each, session in self._sessions.items() if session.node_id == peer.node_id]
         if len(of_node) >= MAX_SESSIONS_PER_NODE:

@@ -17,12 +17,16 @@ import msgspec
 
 from alpacamq.cluster.commands import (
     AddVoter,
+    AllocateProducerIds,
     AnyCommand,
     Command,
+    CreateTopic,
     DescribeQuorum,
     Done,
+    Heartbeat,
     QuorumCommand,
     QuorumStatus,
+    RegisterBroker,
     RemoveVoter,
     ReplicaProgress,
     decode_reply,
@@ -34,6 +38,7 @@ from alpacamq.cluster.image import ClusterImage, Delta, difference
 from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot, Voter
 from alpacamq.model.errors import (
     AlpacaError,
+    CorruptState,
     InvalidVoters,
     NotController,
     PeerUnavailable,
@@ -58,6 +63,9 @@ RETRY_SECONDS = 0.1
 CHANGES_PER_ENTRY = 5000
 # A snapshot is taken when the log has grown by this much, or by as much as the last one had.
 SNAPSHOT_BYTES = 8 << 20
+
+# Commands that may be decided twice: the second time finds what the first one did.
+REPEATABLE = (AllocateProducerIds, CreateTopic, Heartbeat, RegisterBroker)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode
@@ -119,22 +127,37 @@ class Metadata:
         self._settings = settings
         self._resume_clocks = resume_clocks
         self._quorum: Quorum
+        self._ended: Callable[[], Sequence[BrokerId]] = lambda: ()
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
         self._last = Proposed(0, 0)
         self._waiters: deque[_Waiter] = deque()
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Delta], None]] = []
+        self._has_failed = asyncio.Event()
+        self._failure: CorruptState | None = None
+        self._known_leader: BrokerId | None = None
+        # Commands that wait for the reply of another node.
+        self._until_replaced: set[asyncio.Future[None]] = set()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._forward: Forward | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_taking_snapshot = False
         self._snapshot_due_bytes = SNAPSHOT_BYTES
 
-    def connect(self, quorum: Quorum, forward: Forward | None = None) -> None:
-        """Use `quorum`, whose listener this object is, and forward commands with `forward`."""
+    def connect(
+        self,
+        quorum: Quorum,
+        forward: Forward | None = None,
+        ended: Callable[[], Sequence[BrokerId]] = lambda: (),
+    ) -> None:
+        """Use `quorum`, whose listener this object is, and forward commands with `forward`.
+
+        `ended` returns the nodes that are known to have ended when this node becomes controller.
+        """
         self._quorum = quorum
         self._forward = forward
+        self._ended = ended
 
     def start(self) -> None:
         """Take part in the cluster, if that has not begun. On the event loop."""
@@ -142,6 +165,12 @@ class Metadata:
             self._loop = asyncio.get_running_loop()
             self._quorum.start()
             self._plan_tick()
+
+    async def watch(self) -> None:
+        """Raise CorruptState when a committed entry cannot be applied: the node has to stop."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def stop(self) -> None:
         """Stop taking part."""
@@ -200,9 +229,30 @@ class Metadata:
         controller = self._quorum.leader
         if controller is None or controller == self._node_id or self._forward is None:
             raise NotController("no controller is elected", controller)
-        answer = await self._forward(controller, command, int(timeout_seconds * 1000))
+        answer = await self._forwarded(self._forward, controller, command, timeout_seconds)
         await self.wait_until_applied(answer.applied)
         return decode_reply(command, answer.reply)
+
+    async def _forwarded(
+        self, forward: Forward, controller: BrokerId, command: Command[Any], timeout_seconds: float
+    ) -> ControllerReply:
+        """Return the reply of another node, unless it ceases to be the controller meanwhile."""
+        replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._until_replaced.add(replaced)
+        answering: asyncio.Future[Any] = asyncio.ensure_future(
+            forward(controller, command, int(timeout_seconds * 1000))
+        )
+        try:
+            await asyncio.wait({answering, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answer: ControllerReply = await answering
+                return answer
+        finally:
+            answering.cancel()
+            self._until_replaced.discard(replaced)
+        if isinstance(command, REPEATABLE):
+            raise NotController(f"node {controller} is not the controller any more", self._quorum.leader)
+        raise RequestTimedOut("the controller changed; the command may have taken effect")
 
     async def answer(self, command: AnyCommand) -> ControllerReply:
         """Answer a command that another node forwarded. Raises NotController."""
@@ -273,6 +323,11 @@ class Metadata:
             self._controller.last_index = self._last.index
             self._propose(self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused))
 
+    def former_process_ended(self) -> None:
+        """Tell the controller on this node that its last process has ended: this one has its directory."""
+        if self._controller is not None:
+            self._controller.end_session(self._node_id)
+
     def decide_alone(self, command: Command[R]) -> R:
         """Decide on a command in a cluster of this node only. Blocking; before the event loop runs."""
         decided = self.decide(command)
@@ -291,7 +346,14 @@ class Metadata:
 
     def committed(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries to the image, and answer the commands that wait for them."""
-        self._apply(entries)
+        try:
+            self._apply(entries)
+        except CorruptState as error:
+            # Skipping it would leave this node with another state than the others have.
+            log.error("metadata_not_understood", reason=str(error))
+            self._failure = error
+            self._has_failed.set()
+            raise
         self._answer_waiters(entries)
         self._lead_if_established()
         self._snapshot_if_due()
@@ -313,6 +375,11 @@ class Metadata:
     def role_changed(self, change: RoleChange) -> None:
         """Stop or start being the controller."""
         log.info("metadata_role", role=change.role.value, term=change.term, leader=change.leader)
+        if change.leader != self._known_leader:
+            self._known_leader = change.leader
+            for replaced in self._until_replaced:
+                if not replaced.done():
+                    replaced.set_result(None)
         if change.role is not Role.LEADER or change.term != self._last.term:
             self._resign(RequestTimedOut("the controller changed; the command may have taken effect"))
         self._lead_if_established()
@@ -413,6 +480,8 @@ class Metadata:
                 self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
             )
             log.info("controller_started", node=self._node_id, term=quorum.term)
+            for node_id in self._ended():
+                self.connection_lost(node_id, is_refused=True)
             self._plan_tick()
 
     def _resign(self, error: AlpacaError) -> None:

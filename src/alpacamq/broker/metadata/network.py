@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -89,7 +90,8 @@ class MetadataNetwork:
 
     def send(self, message: Message) -> None:
         """Send a Raft message; it may be lost."""
-        self._peers.post(message.to, message)
+        with suppress(AlpacaError):  # the node has not joined the cluster yet
+            self._peers.post(message.to, message)
 
     def send_snapshot(self, wanted: SendSnapshot) -> None:
         """Stream the current image to a node, and report the end."""

@@ -110,6 +110,7 @@ class Quorum:
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._runs = False
+        self._is_trim_due = False
         self._pause_seconds = RETRY_SECONDS
         # Why the log cannot be written, while it cannot.
         self.failure: str | None = None
@@ -216,8 +217,10 @@ class Quorum:
         return self._raft.snapshot_at(index)
 
     def compacted(self, index: int) -> None:
-        """Drop entries from memory: a snapshot at `index` is on disk."""
+        """Drop entries: a snapshot at `index` is on disk."""
         self._raft.compact(index)
+        self._is_trim_due = True
+        self._pump()
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
         """Take over a snapshot that has been received and is on disk."""
@@ -252,7 +255,7 @@ class Quorum:
             if ready.write is None:
                 break
             self._unwritten.append(ready)
-        if self._unwritten and self._writer is None:
+        if (self._unwritten or self._is_trim_due) and self._writer is None:
             self._writer = asyncio.ensure_future(self._write())
         self._set_timer()
 
@@ -269,19 +272,20 @@ class Quorum:
 
     async def _write(self) -> None:
         try:
-            while self._unwritten:
+            while self._unwritten or self._is_trim_due:
                 taken, self._unwritten = self._unwritten, []
                 restored = await self._written(taken)
+                self._pause_seconds = RETRY_SECONDS
                 for snapshot, changes in restored:
                     self._listener.restored(snapshot, changes)
-                self._pause_seconds = RETRY_SECONDS
-                assert taken[-1].write is not None
-                self._raft.flushed(taken[-1].write, self._now_ms())
+                if taken and taken[-1].write is not None:
+                    self._raft.flushed(taken[-1].write, self._now_ms())
                 self._pump()
-        except (AlpacaError, OSError) as error:
+        except Exception as error:  # a bug as well: memory may be ahead of the disk
+            if not isinstance(error, AlpacaError | OSError):
+                log.exception("metadata_write_crashed")
             self._unwritten.clear()
-            failure = error if isinstance(error, AlpacaError) else StorageFailed(str(error))
-            await self._rebuild(failure)
+            await self._rebuild(error if isinstance(error, AlpacaError) else StorageFailed(str(error)))
         finally:
             self._writer = None
         self._pump()
@@ -305,6 +309,9 @@ class Quorum:
             if ready.install is not None:
                 restored.append((ready.install, self._store.install(ready.install)))
             self._store.write(ready.hard_state, ready.truncate_from, ready.entries)
+        if self._is_trim_due:
+            self._is_trim_due = False
+            self._store.trim()
         return restored
 
     async def _rebuild(self, error: AlpacaError) -> None:

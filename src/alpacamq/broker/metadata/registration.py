@@ -24,7 +24,7 @@ from .metadata import Metadata
 log = get_logger(__name__)
 
 FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
-RETRY_SECONDS = 1.0
+RETRY_SECONDS = 0.5
 # A broker that stops asks for leave this often, and goes without after this long.
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
@@ -56,8 +56,12 @@ class Registration:
         disk: Disk,
         clock: Clock,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
+        has_every_record: bool = False,
     ) -> None:
-        """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records."""
+        """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
+
+        `has_every_record`: no power was lost since the last start.
+        """
         self._metadata = metadata
         self._node_id = node_id
         self._directory_id = directory_id
@@ -67,6 +71,7 @@ class Registration:
         self._disk = disk
         self._clock = clock
         self._damaged = damaged
+        self._has_every_record = has_every_record
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
@@ -74,12 +79,12 @@ class Registration:
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
         self._is_leaving = False
+        self._is_unfenced = asyncio.Event()
         self._wake = asyncio.Event()
 
     def register_alone(self) -> None:
         """Register in a cluster of this node only. Blocking; before the event loop runs."""
-        # The former process of this node has ended: this one has locked its directory.
-        self._metadata.connection_lost(self._node_id, is_refused=True)
+        self._metadata.former_process_ended()
         self._registered(self._metadata.decide_alone(self._request()))
         self.is_ready = True
         self._heard(self._metadata.decide_alone(self._heartbeat()))
@@ -88,6 +93,7 @@ class Registration:
         """Register at the controller. Returns once the image of this node has the registration."""
         while self.epoch == NO_EPOCH:
             try:
+                self._metadata.former_process_ended()
                 found = await self._metadata.ask(self._request())
                 await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
             except AlpacaError as error:
@@ -99,7 +105,9 @@ class Registration:
         while True:
             await self.register()
             try:
-                self._heard(await self._metadata.ask(self._heartbeat()))
+                # Not longer: the session goes on, and another controller may be elected meanwhile.
+                interval = self._settings.heartbeat_ms / 1000
+                self._heard(await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0)))
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
@@ -152,6 +160,7 @@ class Registration:
             features=FEATURES,
             software_version=__version__,
             damaged=self._damaged(),
+            has_every_record=self._has_every_record,
         )
 
     def _heartbeat(self) -> Heartbeat:
@@ -178,6 +187,14 @@ class Registration:
         if self.last_reply is None or self.last_reply.is_fenced != reply.is_fenced:
             log.info("broker_fenced" if reply.is_fenced else "broker_unfenced", broker=self._node_id)
         self.last_reply = reply
+        if reply.is_fenced:
+            self._is_unfenced.clear()
+        else:
+            self._is_unfenced.set()
+
+    async def wait_until_unfenced(self) -> None:
+        """Return once the broker may lead partitions."""
+        await self._is_unfenced.wait()
 
     def _stored_epoch(self) -> int:
         try:

@@ -263,11 +263,10 @@ class Partition:
     def _lead_alone(self) -> None:
         """Lead without other replicas: all that is flushed is committed."""
         former, self._replicated = self._replicated, None
-        if former is not None:
-            assert self._replication is not None
+        if self._replication is not None:
             self._replication.stopped(self)
-            if appends := former.take_all():
-                self._awaiting_flush.append((self.log.end_offset, appends))
+        if former is not None and (appends := former.take_all()):
+            self._awaiting_flush.append((self.log.end_offset, appends))
         if self.high_watermark < self.log.end_offset and not self._awaiting_flush:
             self._advance_high_watermark(self.log.flushed_offset, 0)
         if self.high_watermark < self.log.end_offset:

@@ -1,4 +1,4 @@
-"""Fetches from one leader: a connection, and the positions of all partitions followed there.
+"""Fetches from one leader: a connection, and the positions of partitions followed there.
 
 The session is incremental: a request names the partitions whose position changed, and the leader answers
 each position once. While nothing is to be reported, one request waits at the leader; a new one ends its wait,
@@ -8,7 +8,7 @@ so that a flushed position is never held up.
 import asyncio
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from alpacamq.broker.peers.handshake import Peer
 from alpacamq.cluster.brokers import NO_EPOCH
@@ -34,15 +34,14 @@ log = get_logger(__name__)
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 MAX_WAIT_MS: Final = 500
-# Few enough bytes that partitions in sync do not wait long for one that is far behind.
-MAX_PARTITION_BYTES: Final = 1 << 20
-MAX_RESPONSE_BYTES: Final = 4 << 20
 # A response may exceed the limit by one batch.
-_MAX_FRAME_BYTES: Final = MAX_RESPONSE_BYTES + (1 << 30)
+_MAX_FRAME_BYTES: Final = 1 << 30
 # Positions in one request; the others follow in the next.
 MAX_POSITIONS: Final = 100
 # One request waits at the leader, another one ends its wait.
 _MAX_IN_FLIGHT: Final = 2
+# A request without positions waits this long for one: records were just received and are being flushed.
+_COALESCE_SECONDS: Final = 0.001
 # The leader answers after MAX_WAIT_MS at the latest.
 RESPONSE_SECONDS: Final = 10.0
 FIRST_BACKOFF_SECONDS: Final = 0.05
@@ -152,20 +151,41 @@ class FetchConnection(asyncio.BufferedProtocol):
         return 0
 
 
+class Pace(NamedTuple):
+    """How much one response brings. Partitions in sync must not wait for one that is far behind."""
+
+    is_bulk: bool
+    max_partition_bytes: int
+    max_response_bytes: int
+
+
+LIVE: Final = Pace(is_bulk=False, max_partition_bytes=1 << 20, max_response_bytes=4 << 20)
+BULK: Final = Pace(is_bulk=True, max_partition_bytes=4 << 20, max_response_bytes=4 << 20)
+# A partition is far behind after this many full responses in a row.
+FULL_RESPONSES: Final = 16
+
+
 class Fetcher:
     """Follows partitions that one broker leads. `run` keeps the connection."""
 
     def __init__(
         self,
         leader_id: BrokerId,
+        pace: Pace,
         peers: FetchPeers,
         *,
         node_id: BrokerId,
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
+        pace_changed: Callable[[Following], None],
     ) -> None:
-        """`broker_epoch` returns that of this broker's registration."""
+        """`broker_epoch` returns that of this broker's registration.
+
+        `pace_changed` is called with a partition that belongs to the fetcher of the other pace.
+        """
         self.leader_id = leader_id
+        self.pace = pace
+        self._pace_changed = pace_changed
         self._peers = peers
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -180,6 +200,7 @@ class Fetcher:
         self._session_epoch = NO_EPOCH
         self._correlation_id = 0
         self._is_send_due = False
+        self._waiting_timer: asyncio.TimerHandle | None = None
         self._logged = ""
         self.last_error = ""
         self.received_bytes = 0
@@ -198,13 +219,19 @@ class Fetcher:
     def partitions(self) -> int:
         return len(self._followed)
 
-    def add(self, following: Following) -> None:
+    def add(self, following: Following, *, is_new_leader: bool) -> None:
         """Follow a partition here; also if it is followed already and its leader's epoch has changed."""
-        self._followed[following.key] = following
-        self._unsent.pop(following.key, None)
-        self._open.pop(following.key, None)
-        following.position = None
+        key = following.key
+        self._followed[key] = following
+        self._unsent.pop(key, None)
+        self._open.pop(key, None)
         following.fetcher = self
+        if is_new_leader:
+            following.position = None
+        elif following.position is not None:
+            # Another fetcher of the same leader was asked for it, and has not sent it or has no answer.
+            self._unsent[key] = following.position
+            self._send_soon()
         following.drive()
 
     def remove(self, following: Following) -> None:
@@ -214,7 +241,6 @@ class Fetcher:
             del self._followed[key]
             self._unsent.pop(key, None)
             self._open.pop(key, None)
-            following.position = None
             if self._connection is not None:
                 self._forgotten[key] = None
                 self._send_soon()
@@ -305,8 +331,16 @@ class Fetcher:
             self._is_send_due = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def _wait_soon(self) -> None:
+        """Let the leader hold a request, for partitions whose position it has."""
+        if self._waiting_timer is None:
+            self._waiting_timer = asyncio.get_running_loop().call_later(_COALESCE_SECONDS, self._send)
+
     def _send(self) -> None:
         self._is_send_due = False
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
+            self._waiting_timer = None
         connection = self._connection
         if connection is None or connection.is_closed or connection.in_flight >= _MAX_IN_FLIGHT:
             return
@@ -331,7 +365,7 @@ class Fetcher:
                     position.offset,
                     position.last_epoch,
                     following.partition.start_offset,
-                    MAX_PARTITION_BYTES,
+                    self.pace.max_partition_bytes,
                 )
             )
         forgotten: dict[bytes, list[int]] = {}
@@ -344,7 +378,7 @@ class Fetcher:
                 ReplicaFetch(
                     self._correlation_id,
                     MAX_WAIT_MS,
-                    MAX_RESPONSE_BYTES,
+                    self.pace.max_response_bytes,
                     topics,
                     forgotten,
                     self._node_id,
@@ -360,18 +394,28 @@ class Fetcher:
         correlation_id = read_correlation_id(frame)
         for answer in decode_replica_fetched(frame):
             self._answered(correlation_id, answer)
-        self._send_soon()
+        if self._unsent or self._forgotten:
+            self._send_soon()
+        elif self._open:
+            self._wait_soon()
 
     def _answered(self, correlation_id: int, answer: ReplicaFetched) -> None:
         key = answer.topic_id, answer.fetched.partition
         following = self._followed.get(key)
         if following is None or key not in self._open or not is_current(correlation_id, following.sent_in):
             return
-        following_position = following.position
-        assert following_position is not None
         if answer.records or answer.fetched.error_code or answer.fetched.diverging_epoch is not None:
             del self._open[key]
+        if answer.records:
+            following.note_size(len(answer.records), self.pace.max_partition_bytes)
         following.answered(answer.fetched, answer.records)
+        if following.fetcher is self and is_far_behind(following) != self.pace.is_bulk:
+            self._pace_changed(following)
+
+
+def is_far_behind(following: Following) -> bool:
+    """Whether a partition has so much to fetch that it gets a connection apart from those in sync."""
+    return following.full_responses >= FULL_RESPONSES
 
 
 def is_same_place(one: FetchPosition, other: FetchPosition) -> bool:

@@ -32,6 +32,8 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
+# When to try again to flush a log that could not be flushed.
+FLUSH_RETRY_MS = 1000
 # When to try again to truncate a log that could not be truncated.
 CUT_RETRY_SECONDS = 1.0
 _LENGTH = Struct(">i")
@@ -87,6 +89,8 @@ class Following:
         # The position that the leader has and has not answered, and since which request it has it.
         self.position: FetchPosition | None = None
         self.sent_in = 0
+        # Responses in a row that brought as much as they may.
+        self.full_responses = 0
         self._resources = resources
         self._state: PartitionState | None = None
         self._is_suspended = False
@@ -163,8 +167,10 @@ class Following:
             self.drive()
 
     def flush_failed(self) -> None:
-        """Note that nothing is known to be on disk. The log takes no writes until the broker restarts."""
+        """Note that a flush failed. If the log is in doubt, it takes no writes until the broker restarts."""
         self._failed("flush failed")
+        if self.partition.log.is_flushable and self.fetcher is not None:
+            self.fetcher.retry_at(self, self._resources.now_ms() + FLUSH_RETRY_MS)
 
     def may_rebuild(self) -> bool:
         """Whether a log that lacks records may be emptied, to be fetched again from the leader.
@@ -188,6 +194,13 @@ class Following:
             self._cut(RestartAt(self.partition.log.start_offset, lost_committed=False))
 
     # Answers of the leader.
+
+    def note_size(self, size: int, max_bytes: int) -> None:
+        """Note how much of what it may bring a response has brought. The end of a segment cuts some short."""
+        if size >= max_bytes // 2:
+            self.full_responses += 1
+        elif size < max_bytes // 64:
+            self.full_responses = 0
 
     def answered(self, fetched: PartitionFetched, records: memoryview) -> None:
         """Handle the answer to the outstanding position, and do what follows."""

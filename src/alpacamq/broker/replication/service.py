@@ -20,7 +20,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.replication.leader import KnownBrokers
 
-from .fetcher import Fetcher, FetchPeers
+from .fetcher import BULK, LIVE, Fetcher, FetchPeers, Pace, is_far_behind
 from .following import Flushes, FollowerResources, Following
 from .in_sync import IsrProposals
 
@@ -43,6 +43,8 @@ class FetcherStatus(NamedTuple):
     """The fetches from one leader, for status pages and metrics."""
 
     leader_id: BrokerId
+    # Whether it is for partitions that are far behind.
+    is_bulk: bool
     partitions: int
     is_connected: bool
     last_error: str
@@ -78,7 +80,8 @@ class Replication:
             node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts
         )
         self._followings: dict[Partition, Following] = {}
-        self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
+        # By leader and pace.
+        self._fetchers: dict[tuple[BrokerId, Pace], tuple[Fetcher, asyncio.Task[None]]] = {}
         self._proposals = IsrProposals(
             metadata,
             node_id=node_id,
@@ -108,7 +111,10 @@ class Replication:
                     self._assign(following, is_new_leader=True)
                 await asyncio.Event().wait()
             finally:
-                self._group = None  # nothing is begun in a group that ends
+                # Nothing is begun any more: the logs are about to be closed.
+                self._group = None
+                for following in self._followings.values():
+                    following.stop()
 
     # Roles of partitions.
 
@@ -152,13 +158,14 @@ class Replication:
         return [
             FetcherStatus(
                 leader_id,
+                pace.is_bulk,
                 fetcher.partitions,
                 fetcher.is_connected,
                 fetcher.last_error,
                 fetcher.requests,
                 fetcher.received_bytes,
             )
-            for leader_id, (fetcher, _) in sorted(self._fetchers.items())
+            for (leader_id, pace), (fetcher, _) in sorted(self._fetchers.items(), key=lambda each: each[0])
         ]
 
     # Fetchers.
@@ -166,30 +173,37 @@ class Replication:
     def _assign(self, following: Following, *, is_new_leader: bool) -> None:
         """Let the fetcher of its leader follow a partition."""
         leader_id = following.core.leader_id
-        fetcher = None if leader_id is None else self._fetcher(leader_id)
+        pace = BULK if is_far_behind(following) else LIVE
+        fetcher = None if leader_id is None else self._fetcher(leader_id, pace)
         current = following.fetcher
         if current is not fetcher and isinstance(current, Fetcher):
             self._release(current, following)
         if fetcher is None:
             following.fetcher = None
         elif current is not fetcher or is_new_leader:
-            fetcher.add(following)
+            fetcher.add(following, is_new_leader=is_new_leader)
         else:
             following.drive()
 
-    def _fetcher(self, leader_id: BrokerId) -> Fetcher | None:
+    def _pace_changed(self, following: Following) -> None:
+        if self._group is not None:
+            self._assign(following, is_new_leader=False)
+
+    def _fetcher(self, leader_id: BrokerId, pace: Pace) -> Fetcher | None:
         if self._peers is None:
             return None  # a cluster of this node only
-        if (found := self._fetchers.get(leader_id)) is not None:
+        if (found := self._fetchers.get((leader_id, pace))) is not None:
             return found[0]
         fetcher = Fetcher(
             leader_id,
+            pace,
             self._peers,
             node_id=self.node_id,
             broker_epoch=self._broker_epoch,
             now_ms=self.now_ms,
+            pace_changed=self._pace_changed,
         )
-        self._fetchers[leader_id] = fetcher, self._spawn(fetcher.run())
+        self._fetchers[leader_id, pace] = fetcher, self._spawn(fetcher.run())
         return fetcher
 
     def _stop_following(self, partition: Partition) -> None:
@@ -202,7 +216,7 @@ class Replication:
     def _release(self, fetcher: Fetcher, following: Following) -> None:
         fetcher.remove(following)
         if fetcher.is_idle:
-            _, task = self._fetchers.pop(fetcher.leader_id)
+            _, task = self._fetchers.pop((fetcher.leader_id, fetcher.pace))
             task.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

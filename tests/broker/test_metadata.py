@@ -1,0 +1,165 @@
+"""The metadata log of a node that is its own cluster: what is stored, refused and found again."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.clock import SystemClock
+from alpacamq.broker.metadata.store import MetadataStore
+from alpacamq.consensus.messages import Entry, EntryKind, HardState, Snapshot, Voter, first_entry
+from alpacamq.log.disk import SystemDisk
+from alpacamq.log.index_files import IndexCache
+from alpacamq.log.storage import FileHandles, Storage
+from alpacamq.model.errors import AlpacaError, CorruptState, DiskFull, StorageFailed
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.state_machine import Change
+
+from .open_brokers import BreakableDisk, eventually, running
+
+VOTERS = (Voter(BrokerId(1), UUID(int=1)),)
+
+
+def store(path: Path) -> MetadataStore:
+    disk = SystemDisk()
+    for name in ("partitions", "snapshots"):
+        (path / name).mkdir(exist_ok=True)
+    storage = Storage(
+        disk=disk,
+        clock=SystemClock(),
+        handles=FileHandles(disk, 16),
+        indexes=IndexCache(1 << 20),
+        checkpoint_bytes=1 << 20,
+    )
+    return MetadataStore(path / "partitions" / "log", path / "snapshots" / "log", storage)
+
+
+def data(index: int, term: int) -> Entry:
+    return Entry(index, term, EntryKind.DATA, b"%d of term %d" % (index, term))
+
+
+def test_an_empty_directory_has_no_log(tmp_path: Path) -> None:
+    assert store(tmp_path).recover() is None
+
+
+def test_entries_the_vote_and_the_snapshot_are_found_again(tmp_path: Path) -> None:
+    written = store(tmp_path)
+    written.write(HardState(1, BrokerId(1)), None, [first_entry(VOTERS), data(2, 1), data(3, 1)])
+    written.write_snapshot(Snapshot(2, 1, VOTERS), [Change(b"topic/a", b"{}")])
+    written.write(HardState(4, None), None, [data(4, 3), data(5, 4)])
+    written.close()
+
+    found = store(tmp_path).recover()
+    assert found is not None
+    assert found.hard_state == HardState(4, None)
+    assert (found.snapshot, found.changes) == (Snapshot(2, 1, VOTERS), [Change(b"topic/a", b"{}")])
+    assert found.entries == [data(3, 1), data(4, 3), data(5, 4)]
+
+
+def test_entries_of_a_deposed_leader_are_replaced(tmp_path: Path) -> None:
+    written = store(tmp_path)
+    written.write(None, None, [first_entry(VOTERS), data(2, 1), data(3, 1)])
+    written.write(HardState(2, None), 3, [data(3, 2)])
+    written.write(HardState(2, None), 3, [data(3, 2)])  # repeated after a failure
+    written.close()
+    found = store(tmp_path).recover()
+    assert found is not None
+    assert found.entries == [first_entry(VOTERS), data(2, 1), data(3, 2)]
+
+
+def test_a_snapshot_of_another_node_replaces_the_log(tmp_path: Path) -> None:
+    written = store(tmp_path)
+    written.write(None, None, [first_entry(VOTERS), data(2, 1)])
+    received = Snapshot(90, 7, VOTERS)
+    written.write_snapshot(received, [Change(b"topic/b", b"{}")])
+    assert written.install(received) == [Change(b"topic/b", b"{}")]
+    written.write(None, None, [data(91, 7)])
+    written.close()
+    found = store(tmp_path).recover()
+    assert found is not None
+    assert (found.snapshot, found.entries) == (received, [data(91, 7)])
+
+
+def test_a_damaged_vote_stops_the_node(tmp_path: Path) -> None:
+    """Without it the node could vote twice in a term."""
+    written = store(tmp_path)
+    written.write(HardState(1, BrokerId(1)), None, [first_entry(VOTERS)])
+    written.close()
+    vote = tmp_path / "snapshots" / "log" / "vote"
+    vote.write_bytes(vote.read_bytes()[:-1])
+    with pytest.raises(StorageFailed, match="vote is damaged"):
+        store(tmp_path).recover()
+
+
+async def test_the_log_before_a_snapshot_goes_and_nothing_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("alpacamq.broker.metadata.metadata.SNAPSHOT_BYTES", 2000)
+    names = {f"t{number}" for number in range(40)}
+    async with running(tmp_path) as broker:
+        for name in sorted(names):
+            await broker.topics.create(name, partitions=1)
+
+        async def is_trimmed() -> bool:
+            return broker._store.log.start_offset > 10
+
+        await eventually(is_trimmed)
+        assert broker._store.log.end_offset > 40
+    async with running(tmp_path) as broker:
+        assert set(broker.topics.image.topics) == names
+        assert [len(broker.topics.partitions_of(name)) for name in sorted(names)] == [1] * 40
+
+
+async def test_a_change_that_a_full_disk_refused_never_takes_effect(tmp_path: Path) -> None:
+    disk = BreakableDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("before")
+        disk.full = True
+        with pytest.raises(AlpacaError):
+            await broker.topics.create("refused")
+        disk.full = False
+
+        async def is_accepted() -> bool:
+            try:
+                await broker.topics.create("after")
+            except AlpacaError:
+                return False
+            return True
+
+        await eventually(is_accepted)
+        assert set(broker.topics.image.topics) == {"before", "after"}
+    async with running(tmp_path) as broker:
+        assert set(broker.topics.image.topics) == {"before", "after"}
+
+
+async def test_a_node_starts_on_a_full_disk_and_serves_what_it_has(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("kept", partitions=2)
+    disk = BreakableDisk()
+    disk.full = True
+    async with running(tmp_path, disk=disk) as broker:
+        assert len(broker.topics.partitions_of("kept")) == 2
+        with pytest.raises((DiskFull, StorageFailed)):
+            await broker.topics.create("refused")
+
+
+async def test_a_restart_changes_no_partition(tmp_path: Path) -> None:
+    """Ten thousand partitions would otherwise mean ten thousand changes at every start."""
+    async with running(tmp_path) as broker:
+        topic = await broker.topics.create("t", partitions=50)
+        before = list(broker.topics.image.partitions_of(topic.id))
+        index = broker.metadata.quorum.last_index
+    async with running(tmp_path) as broker:
+        assert list(broker.topics.image.partitions_of(topic.id)) == before
+        assert broker.metadata.quorum.last_index - index <= 3
+
+
+async def test_a_record_of_a_later_version_stops_the_node(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        broker.metadata.quorum.propose(b"\x91\x92\xc4\x05novel\xc4\x01x")
+        with pytest.raises(CorruptState, match="later version"):
+            await broker.metadata.watch()
+    again = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "data"))
+    with pytest.raises(AlpacaError, match="later version"):
+        again.open()

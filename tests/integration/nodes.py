@@ -1,0 +1,98 @@
+"""A cluster of real processes on this machine."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import eventually
+
+from .processes import Program
+
+START_S = 60.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses; other programs may take them before the test does."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Node(Program):
+    """One node of a cluster, with its addresses."""
+
+    def __init__(self, root: Path, node_id: int, ports: list[int], nodes: str) -> None:
+        kafka, http, sqs, cluster = (f"127.0.0.1:{port}" for port in ports)
+        self.id = node_id
+        self.kafka = kafka
+        self.http = http
+        self.cluster = cluster
+        self.data = root / f"node-{node_id}"
+        config = root / f"node-{node_id}.toml"
+        config.write_text(f'[cluster]\nrack = "rack-{node_id}"\n\n[logging]\nformat = "json"\n')
+        super().__init__(
+            "alpacamq.node.main",
+            *("serve", "--config", str(config), "--node-id", str(node_id), "--data-dir", str(self.data)),
+            *("--kafka", kafka, "--http", http, "--sqs", sqs),
+            *(("--cluster", cluster, "--cluster-nodes", nodes) if nodes else ()),
+            log=root / f"node-{node_id}.log",
+        )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the log events of this name."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return [event for event in found if event["event"] == name]
+
+    def wait_until_ready(self, starts: int = 1) -> None:
+        """Wait until the node has served that many times."""
+        eventually(lambda: len(self.events("ready")) >= starts or not self.is_running, within_s=START_S)
+        assert self.is_running, self.last_output()
+
+
+class Nodes:
+    """The nodes of a cluster by id."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        ports = free_ports(4 * count)
+        groups = [ports[4 * number : 4 * number + 4] for number in range(count)]
+        self.listed = ",".join(f"{number}@127.0.0.1:{each[3]}" for number, each in enumerate(groups, 1))
+        self.by_id = {number: Node(root, number, each, self.listed) for number, each in enumerate(groups, 1)}
+
+    @property
+    def kafka(self) -> str:
+        """The addresses for Kafka clients."""
+        return ",".join(node.kafka for node in self.by_id.values())
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.by_id.values())
+
+    def start(self) -> None:
+        """Start all nodes, and wait until they serve."""
+        for node in self:
+            node.start()
+        for node in self:
+            node.wait_until_ready()
+
+    @property
+    def controller(self) -> Node:
+        """The node that became controller last."""
+        started = [(event["timestamp"], node) for node in self for event in node.events("controller_started")]
+        return max(started, key=lambda each: str(each[0]))[1]
+
+
+@contextmanager
+def running_nodes(root: Path, count: int = 3) -> Iterator[Nodes]:
+    """Yield a running cluster."""
+    nodes = Nodes(root, count)
+    try:
+        nodes.start()
+        yield nodes
+    finally:
+        for node in nodes:
+            node.end()
