@@ -182,7 +182,8 @@ class Broker:
         except StorageFailed as error:
             # A full disk must not prevent a start: what is stored can be read.
             log.warning("metadata_not_writable", reason=str(error))
-            self.metadata.apply_stored(self._recovered.entries)
+            self.metadata.failed(error)
+            self.metadata.apply_stored(self.metadata.quorum.restart().entries)
         self._build()
 
     def open_directory(self) -> None:
@@ -250,6 +251,7 @@ class Broker:
             node_id=settings.node_id,
             file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
+            is_registered=self.registration.is_current,
         )
         delay_traces = queue_traces = None
         if self.tracing is not None:

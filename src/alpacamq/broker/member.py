@@ -22,6 +22,7 @@ from .metadata.metadata import Metadata
 from .metadata.network import (
     RAFT_MESSAGES,
     VALUES,
+    ClusterAddress,
     ControllerCall,
     MetadataNetwork,
     SnapshotChunk,
@@ -37,6 +38,7 @@ CONTROLLER_ROLE = "controller"
 CLUSTER_LISTENER = "cluster"
 # How often the controller looks for nodes that should vote.
 VOTERS_SECONDS = 1.0
+MAX_LEARNED = 1000
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
@@ -56,6 +58,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: Path | None = None
     roles: tuple[str, ...] = ("broker", CONTROLLER_ROLE)
     election_ms: int = 1000
+    # Where other nodes reach this one.
+    advertised: Address | None = None
 
 
 class Member:
@@ -72,7 +76,7 @@ class Member:
         self.peers = Peers(
             Dialler(self.local, self.secret, self.values), Events(on_lost=self._connection_lost)
         )
-        self.network = MetadataNetwork(self.peers)
+        self.network = MetadataNetwork(self.peers, settings.advertised, self._learn_address)
         self.bootstrap = Bootstrap(
             directory,
             self._candidates(),
@@ -83,6 +87,8 @@ class Member:
             may_vote=CONTROLLER_ROLE in settings.roles,
         )
         self._metadata: Metadata | None = None
+        # Of nodes that are neither listed nor registered, as they say themselves.
+        self._learned: dict[BrokerId, Address] = {}
         # Called when the node has its cluster id: connections from before are opened again with it.
         self.identity_changed: Callable[[], None] = lambda: None
         self.peers.update({node.id: node.address for node in settings.nodes})
@@ -104,7 +110,8 @@ class Member:
     @property
     def posts(self) -> Mapping[type[msgspec.Struct], Any]:
         """The messages that this node takes."""
-        return dict.fromkeys(RAFT_MESSAGES, self.network.on_raft_message)
+        raft = dict.fromkeys(RAFT_MESSAGES, self.network.on_raft_message)
+        return {**raft, ClusterAddress: self.network.on_address}
 
     @property
     def raft_settings(self) -> RaftSettings:
@@ -141,13 +148,20 @@ class Member:
         if self._metadata is not None:
             self._metadata.connection_lost(node_id, is_refused=is_refused)
 
+    def _learn_address(self, node_id: BrokerId, address: Address) -> None:
+        """Note where a node is reached that looks for the controller."""
+        if self._metadata is not None and len(self._learned) < MAX_LEARNED:
+            self._learned[node_id] = address
+            self._update_addresses(self._metadata.image)
+
     def _image_changed(self, delta: Delta) -> None:
         if delta.brokers and self._metadata is not None:
             self._update_addresses(self._metadata.image)
 
     def _update_addresses(self, image: ClusterImage) -> None:
         """Use the addresses that brokers have registered, and the configured ones of those that have not."""
-        addresses = {node.id: node.address for node in self._settings.nodes}
+        addresses = dict(self._learned)
+        addresses |= {node.id: node.address for node in self._settings.nodes}
         for broker in image.brokers.values():
             if (endpoint := broker.endpoint(CLUSTER_LISTENER)) is not None:
                 addresses[broker.id] = Address(endpoint.host, endpoint.port)
@@ -164,6 +178,8 @@ class Member:
             broker = metadata.image.brokers.get(peer.id)
             if peer.is_voter or broker is None or CONTROLLER_ROLE not in broker.roles:
                 continue
+            if broker.directory_id != peer.directory:
+                continue  # another process with the same id
             wanted = dict(voters)
             if peer.id in voters:
                 # It has another directory: the vote of the lost one goes first.

@@ -91,10 +91,13 @@ class Topics:
         node_id: BrokerId,
         file_defaults: Mapping[str, str],
         power_lost: bool = False,
+        is_registered: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_registered` returns whether the image names this process as the broker with this id."""
         self._metadata = metadata
         self._replicas = replicas
         self._node_id = node_id
+        self._is_registered = is_registered
         self._file_defaults = file_defaults
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
@@ -457,13 +460,16 @@ class Topics:
             self._changed[self.image.topics[name].id] = None
         for topic_id, _ in delta.partitions:
             self._changed[topic_id] = None
+        if self._node_id in delta.brokers and not self._is_registered():
+            self._changed.update(dict.fromkeys(topic.id for topic in self.image.topics.values()))
         if delta.broker_configs:
             self._defaults_changed = True
         self._apply_soon()
 
     def _apply_soon(self) -> None:
         is_due = self._changed or self._deleted or self._defaults_changed
-        if is_due and self._loading is None and self._applying is None:
+        is_loaded = self._loaded.is_set() and self._loading is None
+        if is_due and is_loaded and self._applying is None:
             self._applying = asyncio.ensure_future(self._apply())
 
     async def _apply(self) -> None:
@@ -490,6 +496,8 @@ class Topics:
                     self._notify_applied(topic_id, failure)
         except Exception:
             log.exception("metadata_not_applied")
+            if self._current is not None:
+                self._reopen_later(self._current)
             self._fail_waiting(StorageFailed("a change of the metadata could not be applied; see the log"))
         finally:
             self._applying = self._current = None
@@ -537,18 +545,23 @@ class Topics:
         states = self.image.partitions_of(topic.id)
         configured = configured_min_isr(self.image, topic)
         before = self._led_epochs(topic.id)
+        # Another process may have registered with this id while this one was paused.
+        is_registered = self._is_registered()
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
             if state is None:
                 self._replicas.set_not_led(partition)
                 partition.stop(NotLeader(f"{partition.identity} is not on this broker"))
-            elif state.leader == self._node_id:
+            elif state.leader != self._node_id:
+                self._replicas.set_not_led(partition)
+                partition.follow(state)
+            elif is_registered:
                 partition.lead(state, min_isr(configured, state.replication_factor))
                 self._replicas.set_led(partition)
             else:
                 self._replicas.set_not_led(partition)
-                partition.follow(state)
+                partition.stop(NotLeader(f"another process is registered as broker {self._node_id}"))
         if self._led_epochs(topic.id) != before:
             self._notify_leadership(topic.name)
 

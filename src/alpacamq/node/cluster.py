@@ -59,10 +59,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     listen: Annotated[
         Address,
-        Meta(
-            description="Address for other nodes. One that other machines can reach needs secret_file; "
-            "port 0 selects a free port."
-        ),
+        Meta(description="Address for other nodes. One that other machines can reach needs secret_file."),
     ] = Address("127.0.0.1", 9093)
     advertised: Annotated[
         Address | None,
@@ -157,6 +154,8 @@ def check_cluster(config: ClusterConfig, node_id: int) -> None:
         raise ConfigError("cluster.nodes names an id twice")
     if nodes and node_id in {node.id for node in nodes} and Role.CONTROLLER not in config.roles:
         raise ConfigError(f"cluster.nodes names node {node_id}, so its cluster.roles needs controller")
+    if config.listen.port == 0 and (config.advertised is None or config.advertised.port == 0):
+        raise ConfigError("cluster.listen needs a port that other nodes know, not 0")
     if config.heartbeat_ms * 2 > config.dead_ms:
         raise ConfigError(
             f"cluster.dead_ms ({config.dead_ms}) must be at least twice "
@@ -194,6 +193,7 @@ def member_settings(config: ClusterConfig) -> MemberSettings | None:
         secret_file=_secret_file(config),
         roles=tuple(role.value for role in config.roles),
         election_ms=config.election_ms,
+        advertised=advertised_for(config, config.listen),
     )
 
 

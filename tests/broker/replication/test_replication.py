@@ -252,7 +252,8 @@ async def test_a_cluster_that_was_killed_as_a_whole_has_all_that_was_acknowledge
             await cluster.start(node_id)
         leader = await cluster.leader()
         assert leader.end_offset == 10
-        assert await produce(leader, b"z") == 10
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "all replicas in sync")
+        assert await produce(await cluster.leader(), b"z") == 10
         await cluster.replicated()
 
 

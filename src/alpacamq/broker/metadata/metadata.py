@@ -143,6 +143,7 @@ class Metadata:
         self._forward: Forward | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_taking_snapshot = False
+        self._bytes_since_snapshot = sum(len(entry.payload) for entry in recovered.entries)
         self._snapshot_due_bytes = SNAPSHOT_BYTES
 
     def connect(
@@ -321,7 +322,9 @@ class Metadata:
         """Tell the controller, if it is on this node, that a broker's connection was lost."""
         if self._controller is not None:
             self._controller.last_index = self._last.index
-            self._propose(self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused))
+            lost = self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused)
+            with suppress(AlpacaError):  # it has resigned
+                self._propose(lost)
 
     def former_process_ended(self) -> None:
         """Tell the controller on this node that its last process has ended: this one has its directory."""
@@ -393,9 +396,11 @@ class Metadata:
         for entry in entries:
             if entry.index <= self.applied_index:
                 continue
+            assert entry.index == self.applied_index + 1, f"{entry.index} follows {self.applied_index}"
             if entry.kind is EntryKind.DATA:
                 delta |= self.image.apply(_decode(entry.payload))
             self.applied_index = entry.index
+            self._bytes_since_snapshot += len(entry.payload)
         self._notify(delta)
 
     def _notify(self, delta: Delta) -> None:
@@ -442,13 +447,11 @@ class Metadata:
         await self.wait_until_applied(snapshot.index)
 
     def _snapshot_if_due(self) -> None:
-        if (
-            self._is_taking_snapshot
-            or self._loop is None
-            or self._quorum.log_bytes < self._snapshot_due_bytes
-        ):
+        is_due = self._bytes_since_snapshot >= self._snapshot_due_bytes
+        if self._is_taking_snapshot or self._loop is None or not is_due:
             return
         self._is_taking_snapshot = True
+        self._bytes_since_snapshot = 0
         taken = self._quorum.snapshot_position(self.applied_index)
         writing = self._loop.run_in_executor(self._executor, self._write_snapshot, taken, self.image.copy())
         writing.add_done_callback(lambda ended: self._snapshot_written(taken, ended))
@@ -462,7 +465,6 @@ class Metadata:
             return
         if (error := writing.exception()) is not None:
             log.warning("metadata_snapshot_failed", reason=str(error))
-            self._snapshot_due_bytes += SNAPSHOT_BYTES
             return
         self._snapshot_due_bytes = max(SNAPSHOT_BYTES, writing.result())
         self._quorum.compacted(taken.index)
@@ -473,11 +475,16 @@ class Metadata:
     def _lead_if_established(self) -> None:
         """Become the controller once everything that former controllers proposed is applied."""
         quorum = self._quorum
-        if self._controller is None and quorum.is_established and self.applied_index >= quorum.commit_index:
+        # Also what a controller on this node proposed before it resigned: it is not in the image yet.
+        if self._controller is None and quorum.is_established and self.applied_index >= quorum.last_index:
             self._last = Proposed(quorum.last_index, quorum.term)
             self._resume_clocks(self.image.time_ms)
             self._controller = Controller(
-                self.image, self._settings, self._now_ms(), time_ms=self._clock.now_ms()
+                self.image,
+                self._settings,
+                self._now_ms(),
+                time_ms=self._clock.now_ms(),
+                last_index=quorum.last_index,
             )
             log.info("controller_started", node=self._node_id, term=quorum.term)
             for node_id in self._ended():
@@ -501,8 +508,11 @@ class Metadata:
             for changes in decision.entries(CHANGES_PER_ENTRY):
                 self._last = self._quorum.propose(_encode(changes))
         except AlpacaError as error:
-            # The controller has decided what is not proposed: the next one starts from the image.
-            self._resign(error)
+            # The controller has decided what is not proposed: the next one starts from the image. What was
+            # proposed before may still be committed.
+            self._resign(RequestTimedOut(f"{error}; the command may have taken effect"))
+            if self._loop is not None:
+                self._loop.call_later(RETRY_SECONDS, self._lead_if_established)
             raise
         self._plan_tick()
 

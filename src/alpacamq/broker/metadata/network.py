@@ -1,7 +1,7 @@
 """Connects the metadata log of this node with the other nodes: Raft messages, commands, snapshots."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from alpacamq.consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError, InvalidRequest
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Change, Request
@@ -68,14 +69,26 @@ class SnapshotChunk(Request[None], frozen=True, kw_only=True, tag="snapshot-chun
     is_last: bool
 
 
-VALUES: tuple[type[msgspec.Struct], ...] = (*RAFT_MESSAGES, ControllerCall, SnapshotChunk)
+class ClusterAddress(msgspec.Struct, frozen=True, tag="cluster-address"):
+    """Tells where the sender is reached: the controller may not know it yet."""
+
+    host: str
+    port: int
+
+
+VALUES: tuple[type[msgspec.Struct], ...] = (*RAFT_MESSAGES, ControllerCall, SnapshotChunk, ClusterAddress)
 
 
 class MetadataNetwork:
     """Sends for the metadata log of this node, and takes what other nodes send it."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(
+        self, peers: Peers, advertised: Address | None, learn_address: Callable[[BrokerId, Address], None]
+    ) -> None:
+        """Tell other nodes the `advertised` address, and `learn_address` theirs."""
         self._peers = peers
+        self._advertised = advertised
+        self._learn_address = learn_address
         self._metadata: Metadata
         self._sending: dict[BrokerId, asyncio.Task[None]] = {}
         # The snapshot that is being received: its sender and position, and its parts so far.
@@ -91,6 +104,8 @@ class MetadataNetwork:
     def send(self, message: Message) -> None:
         """Send a Raft message; it may be lost."""
         with suppress(AlpacaError):  # the node has not joined the cluster yet
+            if isinstance(message, Hello) and self._advertised is not None:
+                self._peers.post(message.to, ClusterAddress(self._advertised.host, self._advertised.port))
             self._peers.post(message.to, message)
 
     def send_snapshot(self, wanted: SendSnapshot) -> None:
@@ -107,9 +122,9 @@ class MetadataNetwork:
         )
 
     async def _stream(self, wanted: SendSnapshot) -> None:
-        snapshot, image = self._metadata.snapshot()
         is_installed = False
         try:
+            snapshot, image = self._metadata.snapshot()
             for number, (changes, is_last) in enumerate(_chunks(image)):
                 chunk = SnapshotChunk(snapshot=snapshot, number=number, changes=changes, is_last=is_last)
                 await self._peers.call(wanted.to, chunk, CHUNK_TIMEOUT_MS)
@@ -125,6 +140,10 @@ class MetadataNetwork:
         """Take a Raft message, of its authenticated sender only."""
         if message.sender == peer.node_id:
             self._metadata.quorum.receive(message)
+
+    def on_address(self, value: ClusterAddress, peer: Peer) -> None:
+        """Note where a node is reached."""
+        self._learn_address(peer.node_id, Address(value.host, value.port))
 
     async def on_command(self, call: ControllerCall, _peer: Peer) -> ControllerReply:
         """Answer a command as the controller. Raises NotController."""

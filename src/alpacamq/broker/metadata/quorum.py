@@ -32,7 +32,7 @@ from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
 from alpacamq.telemetry.logs import get_logger
 
-from .store import MetadataStore, Recovered
+from .store import EMPTY, MetadataStore, Recovered
 
 log = get_logger(__name__)
 
@@ -168,6 +168,12 @@ class Quorum:
             self._store.write(ready.hard_state, ready.truncate_from, ready.entries)
             self._raft.flushed(ready.write, self._now_ms())
 
+    def restart(self) -> Recovered:
+        """Start again from what is stored, after a write failed. Blocking; before the event loop runs."""
+        recovered = self._store.recover() or EMPTY
+        self._raft = self._core(recovered)
+        return recovered
+
     def start(self) -> None:
         """Take part: set timers, write and send. On the event loop."""
         self._runs = True
@@ -251,24 +257,26 @@ class Quorum:
             return
         while True:
             ready = self._raft.take_ready()
+            if ready.write is not None:
+                self._unwritten.append(ready)
             self._hand_over(ready)
             if ready.write is None:
                 break
-            self._unwritten.append(ready)
         if (self._unwritten or self._is_trim_due) and self._writer is None:
             self._writer = asyncio.ensure_future(self._write())
         self._set_timer()
 
     def _hand_over(self, ready: Ready) -> None:
+        """Hand over what is committed, then send: nothing of it may be lost if sending fails."""
+        if ready.committed:
+            self._listener.committed(ready.committed)
+        if ready.role is not None:
+            self._listener.role_changed(ready.role)
         if self._outgoing is not None:
             for message in ready.messages:
                 self._outgoing.send(message)
             for wanted in ready.snapshots:
                 self._outgoing.send_snapshot(wanted)
-        if ready.committed:
-            self._listener.committed(ready.committed)
-        if ready.role is not None:
-            self._listener.role_changed(ready.role)
 
     async def _write(self) -> None:
         try:
@@ -320,6 +328,10 @@ class Quorum:
         log.error("metadata_not_written", reason=str(error))
         self.failure = f"the metadata log cannot be written: {error}"
         self._listener.failed(error)
+        if self._store.log.in_doubt is not None:
+            # What is read back may not be on disk, and must not count. The next start knows what is.
+            self._runs = False
+            return
         while self._runs:
             await asyncio.sleep(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
@@ -328,8 +340,7 @@ class Quorum:
             except (AlpacaError, OSError) as again:
                 self.failure = f"the metadata log cannot be read: {again}"
                 continue
-            assert recovered is not None, "the log had entries"
-            self._raft = self._core(recovered)
+            self._raft = self._core(recovered or EMPTY)
             self.failure = None
             return
 

@@ -78,6 +78,7 @@ class Registration:
         self.last_contact = clock.monotonic()
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
+        self._was_registered = False
         self._is_leaving = False
         self._is_unfenced = asyncio.Event()
         self._wake = asyncio.Event()
@@ -180,6 +181,7 @@ class Registration:
         except OSError as error:
             raise StorageFailed(f"cannot store the broker epoch: {error.strerror or error}") from error
         self.epoch = found.epoch
+        self._was_registered = True
         log.info("broker_registered", broker=self._node_id, epoch=found.epoch)
 
     def _heard(self, reply: HeartbeatReply) -> None:
@@ -191,6 +193,11 @@ class Registration:
             self._is_unfenced.clear()
         else:
             self._is_unfenced.set()
+
+    def is_current(self) -> bool:
+        """Return whether the image names no other process as the broker with this id."""
+        broker = self._metadata.image.brokers.get(self._node_id)
+        return broker is None or not self._was_registered or broker.incarnation_id == self._incarnation_id
 
     async def wait_until_unfenced(self) -> None:
         """Return once the broker may lead partitions."""

@@ -76,6 +76,11 @@ class MetadataStore:
         log = self._log
         newest = self._snapshots.newest(log.end_offset, self._epoch_at)
         is_legacy = False
+        if log.start_offset > 0 and (newest is None or newest.offset < log.start_offset):
+            raise StorageFailed(
+                f"the metadata log begins at {log.start_offset}, and no snapshot reaches it; restore the "
+                "data directory from a backup, or remove this node from the cluster and add it again"
+            )
         if newest is None:
             if log.end_offset == 0:
                 return None
@@ -107,11 +112,9 @@ class MetadataStore:
 
     def install(self, snapshot: Snapshot) -> Sequence[Change]:
         """Begin the log at a snapshot that `write_snapshot` has stored; return its changes."""
+        stored = self._snapshots.read(snapshot.index, snapshot.term)
         self._log.restart_at(snapshot.index)
-        newest = self._snapshots.newest(self._log.end_offset, self._epoch_at)
-        if newest is None or newest.offset != snapshot.index:
-            raise StorageFailed(f"the snapshot of the metadata at {snapshot.index} cannot be read")
-        return _split_voters(list(newest.changes))[1]
+        return _split_voters(stored)[1]
 
     def write_snapshot(self, snapshot: Snapshot, changes: Iterable[Change]) -> int:
         """Write a snapshot of the image, so that the log before the oldest one can go; return its size."""

@@ -115,6 +115,14 @@ class StateSnapshots:
                 log.warning("snapshot_skipped", path=str(path), reason=str(error))
         return None
 
+    def read(self, offset: int, epoch: int) -> list[Change]:
+        """Return the changes of the snapshot at `offset`. Raises StorageFailed."""
+        path = self._directory / str(SnapshotName(offset, epoch))
+        try:
+            return list(read_state(self._disk, path))
+        except (Unreadable, msgspec.DecodeError, OSError) as error:
+            raise StorageFailed(f"the snapshot {path} cannot be read: {error}") from error
+
     def write(self, offset: int, epoch: int, blocks: Sequence[bytes]) -> None:
         """Write a snapshot of everything before `offset`, whose last record has `epoch`; remove old ones."""
         if (size := sum(map(len, blocks))) > _LIMIT_BYTES:
