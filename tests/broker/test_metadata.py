@@ -23,7 +23,7 @@ VOTERS = (Voter(BrokerId(1), UUID(int=1)),)
 
 def store(path: Path) -> MetadataStore:
     disk = SystemDisk()
-    for name in ("partitions", "snapshots"):
+    for name in ("partitions", "metadata"):
         (path / name).mkdir(exist_ok=True)
     storage = Storage(
         disk=disk,
@@ -32,7 +32,7 @@ def store(path: Path) -> MetadataStore:
         indexes=IndexCache(1 << 20),
         checkpoint_bytes=1 << 20,
     )
-    return MetadataStore(path / "partitions" / "log", path / "snapshots" / "log", storage)
+    return MetadataStore(path / "partitions" / "log", path / "metadata", storage)
 
 
 def data(index: int, term: int) -> Entry:
@@ -86,7 +86,7 @@ def test_a_damaged_vote_stops_the_node(tmp_path: Path) -> None:
     written = store(tmp_path)
     written.write(HardState(1, BrokerId(1)), None, [first_entry(VOTERS)])
     written.close()
-    vote = tmp_path / "snapshots" / "log" / "vote"
+    vote = tmp_path / "metadata" / "vote"
     vote.write_bytes(vote.read_bytes()[:-1])
     with pytest.raises(StorageFailed, match="vote is damaged"):
         store(tmp_path).recover()

@@ -280,7 +280,7 @@ def test_a_registration_that_never_was_unfenced_does_not_count_as_lost_data() ->
 
 
 def test_a_restored_backup_is_found_although_a_registration_in_between_never_was_unfenced() -> None:
-    cluster = Cluster(1)
+    cluster = Cluster(2)
     topic = cluster.create("t", (1,))
     cluster.kill(1)
     cluster.register(1)

@@ -43,7 +43,7 @@ from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
 from .metadata.quorum import Quorum
 from .metadata.registration import Registration, RegistrationSettings
-from .metadata.store import EMPTY, MetadataStore, Recovered
+from .metadata.store import EMPTY, MetadataStore, Recovered, voters_of
 from .metadata.store import IDENTITY as METADATA_IDENTITY
 from .metadata.store import TOPIC_ID as METADATA_ID
 from .partition.group_commit import GroupCommit
@@ -474,10 +474,9 @@ class Broker:
         settings, directory, member = self.settings, self._directory, self.member
         name = directory_name(METADATA_IDENTITY, METADATA_ID)
         try:
-            self._store = MetadataStore(
-                directory.partitions / name, directory.snapshots / name, self._storage
-            )
+            self._store = MetadataStore(directory.partitions / name, directory.metadata, self._storage)
             self._recovered = self._recover_metadata()
+            self._restore_directory_id(voters_of(self._recovered))
         except (DamagedLog, StorageFailed) as error:
             raise StorageFailed(
                 f"cannot read the list of topics: {error}; for ways to repair it, run "
@@ -517,7 +516,7 @@ class Broker:
             self.metadata,
             node_id=settings.node_id,
             directory_id=directory.directory_id,
-            epoch_file=directory.snapshots / name / "broker-epoch",
+            epoch_file=directory.metadata / "broker-epoch",
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
@@ -540,6 +539,14 @@ class Broker:
             # A node that joined later gets the log from the others.
             return self._found_cluster() if self._founders() else EMPTY
         return self._adopt(recovered) if recovered.is_legacy else recovered
+
+    def _restore_directory_id(self, voters: Voters) -> None:
+        """Give a directory its id back if its identity was rebuilt: the metadata log in it names it."""
+        directory = self._directory
+        if self.member is None and not directory.identity.voters and len(voters) == 1:
+            (voter,) = voters
+            if voter.id == self.settings.node_id and voter.directory != directory.directory_id:
+                directory.restore_id(voter.directory)
 
     def _founders(self) -> Voters:
         """Return the voters that founded the cluster; none on a node that joined it later."""

@@ -288,9 +288,7 @@ class Publisher:
     async def _created(self, topic: str) -> Sequence[Partition]:
         if self._auto_create_topics:
             await self._topics.get_or_create(topic)
-        if not (partitions := self._topics.partitions_of(topic)):
-            raise UnknownTopic(f"no topic is named {topic!r}")
-        return partitions
+        return self._topics.every_partition_of(topic)
 
     def _next_in_turn(self, topic: str, count: int) -> int:
         turn = self._turns.get(topic, -1) + 1

@@ -199,6 +199,14 @@ class Topics:
             return ()
         return [led[index] for index in range(topic.partitions)]
 
+    def every_partition_of(self, name: str) -> Sequence[Partition]:
+        """Return a topic's partitions in order; raise why this broker does not lead one of them."""
+        if found := self.partitions_of(name):
+            return found
+        led = self._replicas.led_of(name.encode())
+        missing = (index for index in range(self.image.topic(name).partitions) if index not in led)
+        raise self.absence(name.encode(), next(missing, 0))
+
     def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
         """Return the partitions of a topic that this broker leads, by index."""
         return dict(self._replicas.led_of(name.encode()))

@@ -208,7 +208,7 @@ class Controller:
                 f"broker {command.id} is running already; wait until its session ends, or choose another id"
             )
         self._check_features(command)
-        is_data_lost = former is not None and has_lost_data(former, command)
+        is_data_lost = former is not None and self._has_lost_data(former, command)
         session = self._sessions.begin(command.id, now_ms)
         session.registered_index = self.last_index
         session.damaged = frozenset(command.damaged)
@@ -244,6 +244,14 @@ class Controller:
         """Whether the process that registered before may still be running beside the new one."""
         return self._sessions.is_alive(former.id, now_ms) and not is_successor(former, command)
 
+    def _has_lost_data(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
+        """Whether a broker lacks records that the metadata takes it to have.
+
+        The only broker has the metadata in the same directory: what a backup restores, it restores together.
+        """
+        is_only = set(self.image.brokers) == {command.id} and command.directory_id == former.directory_id
+        return has_lost_data(former, command) and not is_only
+
     def _may_lead_on(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
         """Whether a broker that was restarted leads its partitions as if it had not stopped.
 
@@ -254,7 +262,7 @@ class Controller:
             command.has_every_record
             and former.is_running
             and set(self.image.brokers) == {command.id}
-            and not has_lost_data(former, command)
+            and not self._has_lost_data(former, command)
         )
 
     def _check_features(self, command: RegisterBroker) -> None:

@@ -4,6 +4,7 @@
 running       exists from the start of a broker to its clean stop; contains the machine's boot id
 identity      format of the directory, its id, node id, cluster id and founding voters
 partitions/   one directory per partition
+metadata/     vote, broker epoch and snapshots of the cluster's metadata
 snapshots/    one directory per shard of a state machine
 damaged/      files set aside by repairs
 repair        journal of a repair that has not finished
@@ -44,6 +45,7 @@ LOCK = ".lock"
 RUNNING = "running"
 IDENTITY = "identity"
 PARTITIONS = "partitions"
+METADATA = "metadata"
 SNAPSHOTS = "snapshots"
 TRACES = "traces"
 DAMAGED = "damaged"
@@ -98,6 +100,7 @@ class DataDirectory:
     def __init__(self, path: Path, disk: Disk, node_id: int) -> None:
         self.path = path
         self.partitions = path / PARTITIONS
+        self.metadata = path / METADATA
         self.snapshots = path / SNAPSHOTS
         self.foreign: tuple[str, ...] = ()
         self._disk = disk
@@ -142,6 +145,7 @@ class DataDirectory:
                     )
                 self._identity = self._read_identity() or self._write_identity(founds_cluster=founds_cluster)
                 self._make(self.partitions)
+                self._make(self.metadata)
                 self._make(self.snapshots)
                 self._tidy()
                 self._begin()
@@ -194,6 +198,11 @@ class DataDirectory:
             raise InvalidVoters(f"{self.path} has accepted another proposal, {identity.proposal}")
         if not identity.is_member:
             self._change(cluster_id=cluster_id, proposal=None)
+
+    def restore_id(self, directory_id: UUID) -> None:
+        """Store the id that the directory had before its identity was rebuilt. Blocking."""
+        own = Voter(BrokerId(self._node_id), directory_id)
+        self._change(directory_id=directory_id, voters=(own,))
 
     def replace_identity(self, identity: Identity) -> None:
         """Store another identity durably. Blocking. Raises StorageFailed."""
@@ -322,7 +331,7 @@ class DataDirectory:
         return f"see what can be done with `alpacamq repair --data-dir {self.path}`"
 
     def _tidy(self) -> None:
-        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, SNAPSHOTS, TRACES, DAMAGED}
+        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, METADATA, SNAPSHOTS, TRACES, DAMAGED}
         for name in self._disk.names(self.path):
             if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY, PROBE):
                 self._disk.remove(self.path / name)

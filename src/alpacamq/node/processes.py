@@ -180,13 +180,12 @@ def _announce(config: NodeConfig, processes: Sequence[Process], started_at: floa
     """Print the addresses, and commands to try."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     alpacactl = str(beside) if beside.is_file() else "alpacactl"
-    every = ",".join(str(process.kafka) for process in processes)
     print(f"{len(processes)} nodes are ready after {time.monotonic() - started_at:.2f} s\n")
     print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}process")
     for process in processes:
         print(f"  {process.id:<6}{process.kafka!s:<19}{process.http!s:<19}{process.sqs!s:<19}{process.pid}")
     print(f"\n  data    {config.node.data_dir.absolute()}\n\nTry:")
-    print(f"  echo hello | {alpacactl} --broker {every} produce greetings")
+    print(f"  echo hello | {alpacactl} --broker {processes[0].kafka} produce greetings")
     print(f"  {alpacactl} --broker {processes[-1].kafka} consume greetings --exit")
     print(f"  kill -9 {processes[0].pid}    # the others take over")
     print("\nCtrl-C stops all of them.", flush=True)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.api.rest.partition_reading import all_partitions
 from alpacamq.broker.broker import WORK_THREADS
-from alpacamq.model.errors import UnknownTopic
+from alpacamq.model.errors import PartitionNotReady
 from tests.broker.open_brokers import running
 
 
-async def test_a_topic_under_creation_is_unknown(tmp_path: Path) -> None:
+async def test_the_partitions_of_a_topic_under_creation_are_not_ready(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         go_on = threading.Event()
         for _ in range(WORK_THREADS):  # of which one would open the partitions
@@ -22,9 +21,9 @@ async def test_a_topic_under_creation_is_unknown(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)
-            with pytest.raises(UnknownTopic, match="is being created"):
-                all_partitions(broker, "made")
+            with pytest.raises(PartitionNotReady, match="is being opened"):
+                broker.topics.every_partition_of("made")
         finally:
             go_on.set()
         await making
-        assert len(all_partitions(broker, "made")) == 20
+        assert len(broker.topics.every_partition_of("made")) == 20

@@ -159,14 +159,6 @@ async def read_or_wait(
             await waiter.wait(left_seconds)
 
 
-def all_partitions(broker: Broker, topic: str) -> Sequence[Partition]:
-    """Return the partitions of a topic; raise UnknownTopic if there are none yet or any more."""
-    if partitions := broker.topics.partitions_of(topic):
-        return partitions
-    broker.topics.image.topic(topic)
-    raise UnknownTopic(f"topic {topic!r} is being created or deleted")
-
-
 async def offset_at_time(broker: Broker, partition: Partition, timestamp_ms: int) -> int | None:
     """Return the offset of the first record at or after a timestamp."""
     found = await asyncio.get_running_loop().run_in_executor(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from alpacamq.broker.statemachine.snapshots import BLOCK_CHANGES, StateSnapshots, encode_block, replay
-from alpacamq.consensus.messages import Entry, EntryKind, HardState, Snapshot, Voters
+from alpacamq.consensus.messages import Entry, EntryKind, HardState, Snapshot, Voters, decode_voters
 from alpacamq.log.partition_log import Incoming, PartitionLog
 from alpacamq.log.sealed_file import Missing, Unreadable, read_sealed, write_sealed
 from alpacamq.log.storage import Storage
@@ -50,20 +50,21 @@ class Recovered(NamedTuple):
 EMPTY = Recovered(HardState(), Snapshot(), (), ())
 
 
+def voters_of(recovered: Recovered) -> Voters:
+    """Return the last voters that are stored."""
+    for entry in reversed(recovered.entries):
+        if entry.kind is EntryKind.VOTERS:
+            return decode_voters(entry.payload)
+    return recovered.snapshot.voters
+
+
 class MetadataStore:
     """The metadata log of one node on its disk."""
 
     def __init__(self, directory: Path, snapshots: Path, storage: Storage) -> None:
-        """Store the log in `directory`, snapshots and the vote in `snapshots`."""
+        """Store the log in `directory`, snapshots and the vote in `snapshots`, which exists."""
         self._storage = storage
         self._log = PartitionLog.open(directory, CONFIG, storage)
-        try:
-            storage.disk.make_directory(snapshots)
-            storage.disk.sync_directory(snapshots.parent)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise StorageFailed(f"cannot create {snapshots}: {error.strerror or error}") from error
         self._snapshots = StateSnapshots(storage.disk, snapshots)
         self._vote = snapshots / _VOTE
 
@@ -74,6 +75,8 @@ class MetadataStore:
     def recover(self) -> Recovered | None:
         """Read everything; None if the directory is empty, and belongs to no cluster yet."""
         log = self._log
+        if log.recovered.losses:
+            raise StorageFailed(log.recovered.losses[0])
         newest = self._snapshots.newest(log.end_offset, self._epoch_at)
         is_legacy = False
         if log.start_offset > 0 and (newest is None or newest.offset < log.start_offset):

@@ -17,7 +17,7 @@ from alpacamq.api.rest.parameters import (
     TopicText,
     epoch_ms,
 )
-from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
+from alpacamq.api.rest.partition_reading import offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.tracing.commits import record_commits
@@ -221,7 +221,7 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
     if len(given) != 1:
         raise ConflictingInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
     partitions = (
-        all_partitions(broker, topic)
+        broker.topics.every_partition_of(topic)
         if reset.partition is UNSET
         else [broker.topics.partition(topic, reset.partition)]
     )

@@ -15,7 +15,6 @@ from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, Tim
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     SkippedBatch,
-    all_partitions,
     offset_at_time,
     read_fairly,
     read_or_wait,
@@ -157,7 +156,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     if query.offsets is UNSET:
         readings = [
             await _reading(backend, each, await _first_offset(backend, each, query), query, reader)
-            for each in all_partitions(backend.broker, query.topic)
+            for each in backend.broker.topics.every_partition_of(query.topic)
         ]
     else:
         readings = [
@@ -251,7 +250,7 @@ class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
 async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
     backend, query = call.backend, call.parameters
     key = _key(query)
-    partitions = all_partitions(backend.broker, query.topic)
+    partitions = backend.broker.topics.every_partition_of(query.topic)
     starts = {each.identity.partition: each.start_offset for each in partitions}
     if query.offsets is not UNSET:
         starts = dict(places(query.offsets))
