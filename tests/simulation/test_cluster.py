@@ -13,7 +13,7 @@ from tests.simulation.cluster import run
 SEEDS_PER_TEST = 16
 
 
-@pytest.mark.parametrize("first", range(0, 160, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, 96, SEEDS_PER_TEST))
 def test_acknowledged_records_survive_faults(first: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + SEEDS_PER_TEST):
