@@ -1,6 +1,7 @@
 """The leader of a partition: when appends are acknowledged and become visible."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -176,17 +177,17 @@ async def test_a_client_of_another_leader_epoch_is_refused(broker: Broker) -> No
 
 
 async def test_records_lost_in_a_crash_begin_a_new_leader_epoch(tmp_path: Path) -> None:
-    settings = BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path)
-    broker = Broker(settings)
+    broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "running"))
     broker.open()
     partition = await partition_of(broker)
     await append(partition, batch())
     await append(partition, batch())
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
     await broker.close()
-    segment = next(partition.log.directory.glob("*.log"))
+    segment = next((tmp_path / "killed" / "partitions" / partition.log.directory.name).glob("*.log"))
     with segment.open("ab") as file:
         file.write(bytes(partition.log.size_bytes // 2)[:70])  # the torn remainder of a third batch
-    again = Broker(settings)
+    again = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "killed"))
     again.open()
     try:
         recovered = again.topics.partition("t", 0)

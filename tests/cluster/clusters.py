@@ -90,7 +90,7 @@ class Cluster:
         endpoints: tuple[Endpoint, ...] = (),
         damaged: tuple[PartitionId, ...] = (),
         features: FeatureRange | None = None,
-        has_every_record: bool = False,
+        stopped_cleanly: bool = False,
     ) -> BrokerRegistration:
         return self.ask(
             RegisterBroker(
@@ -102,7 +102,7 @@ class Cluster:
                 endpoints=endpoints,
                 features={VERSION_FEATURE: features or FeatureRange(1, 1)},
                 damaged=damaged,
-                has_every_record=has_every_record,
+                stopped_cleanly=stopped_cleanly,
             )
         )
 

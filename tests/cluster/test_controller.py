@@ -187,21 +187,21 @@ def test_a_process_restarted_at_the_same_address_does_not_wait_for_the_session_o
 
 
 @pytest.mark.parametrize(
-    ("brokers", "has_every_record", "leads_on"),
+    ("brokers", "stopped_cleanly", "leads_on"),
     [
-        pytest.param(1, True, True, id="the only broker, with every record"),
-        pytest.param(1, False, False, id="after a power loss"),
+        pytest.param(1, True, True, id="the only broker, stopped on request"),
+        pytest.param(1, False, False, id="after a crash"),
         pytest.param(2, True, False, id="not the only broker"),
     ],
 )
 def test_a_restarted_broker_leads_on_if_nobody_else_could_have_led(
-    brokers: int, has_every_record: bool, leads_on: bool
+    brokers: int, stopped_cleanly: bool, leads_on: bool
 ) -> None:
     cluster = Cluster(brokers)
     topic = cluster.create("t", (1,))
     before = cluster.state(topic)
     cluster.controller.end_session(BrokerId(1))
-    cluster.epochs[1] = cluster.register(1, has_every_record=has_every_record).epoch
+    cluster.epochs[1] = cluster.register(1, stopped_cleanly=stopped_cleanly).epoch
     assert (cluster.state(topic) == before) is leads_on
     assert cluster.image.broker(1).is_running is leads_on
     cluster.beat(1)

@@ -521,7 +521,7 @@ class Broker:
             disk=self._disk,
             clock=self._retention_clock,
             damaged=self._damaged,
-            has_every_record=directory.last_stop is not LastStop.POWER_LOST,
+            stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )
 
     def _damaged(self) -> tuple[PartitionId, ...]:

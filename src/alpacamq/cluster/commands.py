@@ -162,8 +162,8 @@ class RegisterBroker(Command[BrokerRegistration], frozen=True, kw_only=True, tag
 
     `last_epoch` is the epoch of the last registration that is stored in the data directory: one that is older
     than the controller knows means a restored backup. A broker stores its epoch before it sends a heartbeat.
-    `damaged` are the replicas whose recovery found records missing or damaged. `has_every_record`: no power
-    was lost since the last registration, so that the directory holds everything that was written.
+    `damaged` are the replicas whose recovery found records missing or damaged. `stopped_cleanly`: the
+    process before this one stopped on request, so that nothing it had written was lost.
     """
 
     id: BrokerId
@@ -176,7 +176,7 @@ class RegisterBroker(Command[BrokerRegistration], frozen=True, kw_only=True, tag
     features: Mapping[str, FeatureRange] = {}
     software_version: str = ""
     damaged: tuple[PartitionId, ...] = ()
-    has_every_record: bool = False
+    stopped_cleanly: bool = False
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):

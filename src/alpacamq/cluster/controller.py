@@ -256,10 +256,10 @@ class Controller:
         """Whether a broker that was restarted leads its partitions as if it had not stopped.
 
         It has every record, and nobody else could have led meanwhile. Otherwise all its partitions would get
-        a new leader epoch at every start.
+        a new leader epoch at every start; after a crash they do, since readers may have seen what is lost.
         """
         return (
-            command.has_every_record
+            command.stopped_cleanly
             and former.is_running
             and set(self.image.brokers) == {command.id}
             and not self._has_lost_data(former, command)

@@ -56,11 +56,11 @@ class Registration:
         disk: Disk,
         clock: Clock,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
-        has_every_record: bool = False,
+        stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
 
-        `has_every_record`: no power was lost since the last start.
+        `stopped_cleanly`: the process before this one stopped on request.
         """
         self._metadata = metadata
         self._node_id = node_id
@@ -71,7 +71,7 @@ class Registration:
         self._disk = disk
         self._clock = clock
         self._damaged = damaged
-        self._has_every_record = has_every_record
+        self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
@@ -161,7 +161,7 @@ class Registration:
             features=FEATURES,
             software_version=__version__,
             damaged=self._damaged(),
-            has_every_record=self._has_every_record,
+            stopped_cleanly=self._stopped_cleanly,
         )
 
     def _heartbeat(self) -> Heartbeat:
