@@ -8,13 +8,20 @@ import pytest
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.metadata.store import MetadataStore
-from alpacamq.consensus.messages import Entry, EntryKind, HardState, Snapshot, Voter, first_entry
+from alpacamq.consensus.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Snapshot,
+    first_entry,
+)
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.errors import AlpacaError, CorruptState, DiskFull, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Change
+from alpacamq.model.voters import Voter
 
 from .open_brokers import BreakableDisk, eventually, running
 

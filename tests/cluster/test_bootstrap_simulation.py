@@ -224,7 +224,7 @@ def test_one_cluster_is_founded_once_all_are_up(by_dns: bool) -> None:
         states = [node.state for node in world.nodes.values()]
         assert len({state.cluster_id for state in states}) == 1, seed
         assert all(state.cluster_id for state in states), seed
-        assert all({voter.node_id for voter in state.voters} == set(world.ids) for state in states), seed
+        assert all({voter.id for voter in state.voters} == set(world.ids) for state in states), seed
 
 
 @pytest.mark.parametrize("by_dns", [False, True], ids=["list", "dns"])
@@ -245,7 +245,7 @@ def test_lists_that_differ_never_lead_to_overlapping_clusters() -> None:
             world.step()
         world.heal()
         founders = {
-            state.cluster_id: {voter.node_id for voter in state.voters}
+            state.cluster_id: {voter.id for voter in state.voters}
             for state in (node.state for node in world.nodes.values())
             if state.voters
         }

@@ -18,11 +18,11 @@ from alpacamq.consensus.messages import (
     Snapshot,
     VoteRequest,
     VoteResponse,
-    Voters,
     first_entry,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voters
 from tests.consensus.raft_stage import SETTINGS, voter, voters_of
 
 ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))

@@ -22,16 +22,15 @@ from alpacamq.consensus.messages import (
     Role,
     RoleChange,
     Snapshot,
-    Voter,
     VoteRequest,
     VoteResponse,
-    Voters,
     decode_voters,
     first_entry,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter, Voters
 
 SETTINGS = RaftSettings(
     election_ms=1000,

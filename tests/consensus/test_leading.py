@@ -14,11 +14,11 @@ from alpacamq.consensus.messages import (
     Message,
     Role,
     SendSnapshot,
-    Voters,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import InvalidVoters, NotController, RateLimited
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voters
 from tests.consensus.raft_node import (
     FOUR,
     ONE,

@@ -16,13 +16,13 @@ from alpacamq.consensus.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
-    Voter,
     VoteRequest,
     VoteResponse,
     decode_voters,
     encode_voters,
 )
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 HOME, AWAY = UUID(int=1), UUID(int=2)

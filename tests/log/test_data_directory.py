@@ -219,7 +219,7 @@ def test_a_proposal_binds_the_directory(tmp_path: Path) -> None:
         directory.join("other")
     directory.close()
     emptied = reset_directory(tmp_path, SystemDisk(), 1)
-    assert emptied.directory_id != voter.directory_id
+    assert emptied.directory_id != voter.directory
     directory = an_empty_directory(tmp_path)
     with pytest.raises(InvalidVoters, match="does not name the directory"):
         directory.accept(a_proposal(voter))

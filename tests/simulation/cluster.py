@@ -15,10 +15,16 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, Replicas
 from alpacamq.cluster.topics import BY_DEFAULT
-from alpacamq.consensus.messages import Entry, EntryKind, Role, Voter, decode_voters
+from alpacamq.consensus.messages import (
+    Entry,
+    EntryKind,
+    Role,
+    decode_voters,
+)
 from alpacamq.model.errors import InvalidVoters, NotController
 from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Change
+from alpacamq.model.voters import Voter
 from tests.simulation.broker import BrokerNode
 from tests.simulation.disk import TORN
 from tests.simulation.kit import (

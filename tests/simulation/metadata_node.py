@@ -26,7 +26,6 @@ from alpacamq.consensus.messages import (
     Ready,
     Role,
     Snapshot,
-    Voter,
     first_entry,
 )
 from alpacamq.consensus.raft import Raft
@@ -39,6 +38,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Change
+from alpacamq.model.voters import Voter
 from tests.simulation.kit import MS_US, SimNode
 
 if TYPE_CHECKING:

@@ -17,15 +17,14 @@ from alpacamq.consensus.messages import (
     Role,
     SendSnapshot,
     Snapshot,
-    Voter,
     VoteRequest,
     VoteResponse,
-    Voters,
     first_entry,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.model.errors import InvalidVoters, NotController, RateLimited
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter, Voters
 from tests.simulation.disk import TORN
 from tests.simulation.kit import (
     MS_US,

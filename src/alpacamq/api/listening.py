@@ -112,7 +112,9 @@ class ConnectionLimit(Generic[C]):
         if self._refused:
             log.warning("connections_refused", door=self._listener, count=self._refused, limit=self._limit)
         if self._evicted:
-            log.warning("connections_evicted", door=self._listener, count=self._evicted, limit=self._limit)
+            log.warning(
+                "connections_evicted", listener=self._listener, count=self._evicted, limit=self._limit
+            )
         self._refused = self._evicted = 0
 
     def _evict_longest_idle(self, now: float) -> bool:

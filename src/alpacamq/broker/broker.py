@@ -17,7 +17,10 @@ from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.consensus.messages import RaftSettings, Voter, Voters, first_entry
+from alpacamq.consensus.messages import (
+    RaftSettings,
+    first_entry,
+)
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -30,6 +33,7 @@ from alpacamq.model.errors import AlpacaError, DamagedLog, InvalidConfig, Storag
 from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
+from alpacamq.model.voters import Voter, Voters
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
@@ -552,7 +556,7 @@ class Broker:
         """Return the voters that founded the cluster; none on a node that joined it later."""
         stored = self._directory.identity.voters
         if stored or self.member is not None:
-            return tuple(Voter(each.node_id, each.directory_id) for each in stored)
+            return stored
         return (Voter(self.settings.node_id, self._directory.directory_id),)
 
     def _found_cluster(self) -> Recovered:

@@ -11,11 +11,14 @@ import msgspec
 
 from alpacamq.cluster.bootstrap import BOOTSTRAP_VALUES, AskHello, Candidates, Propose
 from alpacamq.cluster.image import ClusterImage, Delta
-from alpacamq.consensus.messages import RaftSettings, Voter
+from alpacamq.consensus.messages import (
+    RaftSettings,
+)
 from alpacamq.log.data_directory import DataDirectory
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter
 from alpacamq.telemetry.logs import get_logger
 
 from .metadata.metadata import Metadata

@@ -6,7 +6,7 @@ decides by the answers:
 - If a candidate belongs to a cluster, join that one, as an observer.
 - Otherwise wait until all candidates answer that they belong to none and have the same list. Then the node
   with the lowest id stores a proposal (cluster id and voters) and asks the others to store it (`Propose`).
-- Once every voter has stored the same proposal, the cluster is founded. Nobody votes before.
+- Once every voter has stored the same proposal, the cluster is founded. No node votes before that.
 
 Safety. A directory stores at most one proposal; only `alpacamq format --reset` removes it, and gives the
 directory another id. A cluster needs the stored proposals of all its voters, so two clusters have no
@@ -172,9 +172,7 @@ def decide(own: Hello, answers: Sequence[Answer], new_cluster_id: Callable[[], s
     states = {hello.state.node_id: hello.state for hello in (own, *hellos)}
     voters = tuple(states[node_id].voter for node_id in sorted(states))
     if own.state.voter != voters[0]:
-        return Wait(
-            (Problem(Obstacle.PENDING, f"waiting for node {voters[0].node_id} to propose a cluster"),)
-        )
+        return Wait((Problem(Obstacle.PENDING, f"waiting for node {voters[0].id} to propose a cluster"),))
     return Accept(Proposal(cluster_id=new_cluster_id(), voters=voters))
 
 
@@ -356,27 +354,27 @@ def _pursue(own: NodeState, proposal: Proposal, answers: Sequence[Answer]) -> De
     problems: list[Problem] = []
     missing: list[BrokerId] = []
     for voter in proposal.voters:
-        if voter.node_id == own.node_id:
+        if voter.id == own.node_id:
             continue
-        state = states.get(voter.node_id)
+        state = states.get(voter.id)
         if state is None:
             reasons = "; ".join(f"{a.place}: {a.problem}" for a in answers if a.hello is None)
             problems.append(
-                Problem(Obstacle.SILENT, f"node {voter.node_id} does not answer ({reasons or 'not asked'})")
+                Problem(Obstacle.SILENT, f"node {voter.id} does not answer ({reasons or 'not asked'})")
             )
-        elif state.directory_id != voter.directory_id:
+        elif state.directory_id != voter.directory:
             problems.append(
                 Problem(
                     Obstacle.REPLACED,
-                    f"the data directory of node {voter.node_id} was replaced after it was named as a voter "
+                    f"the data directory of node {voter.id} was replaced after it was named as a voter "
                     f"of the proposed cluster {proposal.cluster_id}. If no node belongs to that cluster, run "
                     "`alpacamq format --reset` on every node that has stored the proposal",
                 )
             )
         elif state.proposal is None:
-            missing.append(voter.node_id)
+            missing.append(voter.id)
         elif not has_accepted(state, proposal):
-            problems.append(Problem(Obstacle.OTHER_PROPOSAL, _other_proposal(voter.node_id, state.proposal)))
+            problems.append(Problem(Obstacle.OTHER_PROPOSAL, _other_proposal(voter.id, state.proposal)))
     if not problems and not missing:
         return Found(proposal)
     if missing and is_proposer(own, proposal):

@@ -88,8 +88,8 @@ class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create-topic")
     """Create a topic. The sender draws the id, so that a repeated command finds the topic it created.
 
     `assignments` gives the replicas of each partition. `may_collide` is for names that are not the user's
-    choice. With `if_absent` the reply is the topic of that name, whoever created it. An internal topic is one
-    that clients may not create.
+    choice. With `if_absent` the reply is the existing topic of that name, if there is one. Clients may
+    not create internal topics.
     """
 
     name: str
@@ -145,7 +145,7 @@ class ConfigureBroker(Command[Done], frozen=True, kw_only=True, tag="configure-b
 
 
 class ProducerIdBlock(msgspec.Struct, frozen=True, array_like=True):
-    """Producer ids that nobody else gets."""
+    """A range of producer ids, reserved for one broker."""
 
     first: int
     count: int
@@ -310,7 +310,7 @@ class AddVoter(Command[Done], frozen=True, kw_only=True, tag="add-voter"):
 
 
 class RemoveVoter(Command[Done], frozen=True, kw_only=True, tag="remove-voter"):
-    """Let a node vote no more."""
+    """Remove a voter."""
 
     node_id: BrokerId
     directory_id: UUID

@@ -255,8 +255,8 @@ class Controller:
     def _may_lead_on(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
         """Whether a broker that was restarted leads its partitions as if it had not stopped.
 
-        It has every record, and nobody else could have led meanwhile. Otherwise all its partitions would get
-        a new leader epoch at every start; after a crash they do, since readers may have seen what is lost.
+        It has every record, and no other broker could have led meanwhile. Otherwise all its partitions would
+        get a new leader epoch at every start. After a crash they do: readers may have seen what is lost.
         """
         return (
             command.stopped_cleanly

@@ -77,7 +77,7 @@ class PartitionControl:
     def is_unfit(self, broker_id: int, partition: PartitionId) -> bool:
         """Whether a replica is damaged, so that it must not lead or count as in sync.
 
-        The only replica of a partition is served all the same: it can spread its damage to nobody.
+        The only replica of a partition is served all the same: its damage cannot spread.
         """
         state = self._image.partition(partition)
         is_only = state is not None and len(state.replicas) == 1

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from alpacamq.model.errors import InvalidVoters, RateLimited
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter, Voters
 
 from .log import RaftLog
 from .messages import (
@@ -23,8 +24,6 @@ from .messages import (
     PeerStatus,
     RaftSettings,
     SendSnapshot,
-    Voter,
-    Voters,
     encode_voters,
     is_majority,
 )

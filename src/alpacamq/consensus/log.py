@@ -9,7 +9,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .messages import NO_INDEX, Entry, EntryKind, HardState, Snapshot, Voters, decode_voters
+from alpacamq.model.voters import Voters
+
+from .messages import (
+    NO_INDEX,
+    Entry,
+    EntryKind,
+    HardState,
+    Snapshot,
+    decode_voters,
+)
 
 # What an entry takes beyond its payload, in memory and in a message.
 ENTRY_OVERHEAD_BYTES = 32

@@ -8,21 +8,9 @@ from uuid import UUID
 import msgspec
 
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voters
 
 NO_INDEX = 0
-
-
-class Voter(NamedTuple):
-    """A node that votes, with the data directory in which its votes and entries are stored.
-
-    A node that comes back with an empty directory has forgotten what it promised, so it is another voter.
-    """
-
-    id: BrokerId
-    directory: UUID
-
-
-Voters = tuple[Voter, ...]
 
 
 class EntryKind(IntEnum):
@@ -164,7 +152,7 @@ class AppendRejected(RaftMessage, frozen=True, kw_only=True, tag="append-rejecte
 
 
 class Hello(RaftMessage, frozen=True, kw_only=True, tag="hello"):
-    """Asks the leader, whoever it is, to replicate to the sender."""
+    """Asks the leader to replicate to the sender; other nodes ignore it."""
 
     directory: UUID
 

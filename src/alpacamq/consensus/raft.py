@@ -13,6 +13,7 @@ from uuid import UUID
 
 from alpacamq.model.errors import InvalidVoters, NotController
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.voters import Voter, Voters
 
 from .leader import Leader
 from .log import RaftLog
@@ -35,10 +36,8 @@ from .messages import (
     RoleChange,
     SendSnapshot,
     Snapshot,
-    Voter,
     VoteRequest,
     VoteResponse,
-    Voters,
     is_majority,
 )
 
@@ -101,7 +100,7 @@ class Raft:
 
         self._leading: Leader | None = None
 
-        if not self._is_sole_voter():  # which has nobody to wait for
+        if not self._is_sole_voter():  # which need not wait for others
             self._restart_election_timer()
 
     # What the host may ask.

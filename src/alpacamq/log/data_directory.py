@@ -389,8 +389,8 @@ def format_directory(
     To found a cluster, format one directory per voter with the same cluster id and voters. Raises
     InconsistentClusterId if the directory belongs to a cluster, InvalidConfig, or StorageFailed.
     """
-    own = [voter for voter in voters if voter.node_id == node_id]
-    if len({voter.node_id for voter in voters}) != len(voters):
+    own = [voter for voter in voters if voter.id == node_id]
+    if len({voter.id for voter in voters}) != len(voters):
         raise InvalidConfig("a voter is named twice")
     if not cluster_id or len(cluster_id) > 64 or not cluster_id.isprintable():
         raise InvalidConfig("a cluster id has 1 to 64 printable characters")
@@ -404,7 +404,7 @@ def format_directory(
             former,
             cluster_id=cluster_id,
             voters=voters,
-            directory_id=own[0].directory_id if own else former.directory_id,
+            directory_id=own[0].directory if own else former.directory_id,
         )
 
     return _rewrite_identity(path, disk, node_id, formatted)

@@ -1,8 +1,6 @@
-"""Voters of the metadata log, as they are when a cluster is founded.
+"""Voters of the metadata log, and the proposal of a cluster by those that found it."""
 
-Later changes of the voters are entries of the metadata log itself.
-"""
-
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -10,25 +8,31 @@ import msgspec
 from .ids import BrokerId
 
 
-class Voter(msgspec.Struct, frozen=True, array_like=True):
-    """A node that votes. The same node with another data directory is another voter: its votes are lost."""
+class Voter(NamedTuple):
+    """A node that votes, with the data directory in which its votes and entries are stored.
 
-    node_id: BrokerId
-    directory_id: UUID
+    A node that comes back with an empty directory has forgotten what it promised, so it is another voter.
+    """
+
+    id: BrokerId
+    directory: UUID
 
     def __str__(self) -> str:
-        return f"{self.node_id}@{self.directory_id}"
+        return f"{self.id}@{self.directory}"
+
+
+Voters = tuple[Voter, ...]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster that may be founded: once every voter has stored the same proposal, it is."""
 
     cluster_id: str
-    voters: tuple[Voter, ...]
+    voters: Voters
 
     @property
     def node_ids(self) -> tuple[BrokerId, ...]:
-        return tuple(sorted(voter.node_id for voter in self.voters))
+        return tuple(sorted(voter.id for voter in self.voters))
 
     @property
     def proposer(self) -> BrokerId:

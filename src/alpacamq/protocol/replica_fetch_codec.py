@@ -32,7 +32,7 @@ PartitionKey = tuple[bytes, int]
 
 
 class ReplicaFetch(NamedTuple):
-    """What a follower asks for: positions by topic id, and partitions that it follows no more."""
+    """A replica fetch: positions by topic id, and the partitions that the follower has dropped."""
 
     correlation_id: int
     max_wait_ms: int

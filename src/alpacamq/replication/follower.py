@@ -150,7 +150,7 @@ class PartitionFollower:
         flushed_end: int,
         high_watermark: int,
     ) -> None:
-        """Follow the leader of a newer epoch, or nobody if the partition has no leader now.
+        """Follow the leader of a newer epoch; None if the partition has no leader now.
 
         The log and the watermark are given as they are now: this broker may have led the partition meanwhile.
         What a former leader answered no longer counts.

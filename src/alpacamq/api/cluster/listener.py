@@ -193,7 +193,7 @@ class ServedConnection(FramedConnection):
                 raise InvalidRequest(f"{type(value).__name__} cannot be posted")
             handler(value, self.peer)
         except AlpacaError as error:
-            # Nobody waits for an answer. A newer node may post what this version does not know.
+            # A post has no reply. A newer node may post what this version does not know.
             log.debug("peer_post_dropped", node=self.peer.node_id, reason=str(error))
 
     def _decode(self, body: memoryview) -> Any:
@@ -287,7 +287,7 @@ class _Arrival(asyncio.Protocol):
                 self._transport.write(with_length(answer))
                 if accepted is not None:
                     if index + 1 < len(frames) or self._splitter.is_inside_frame:
-                        # Whoever sends more has not waited for our proof, and is no node of ours.
+                        # A node of this cluster waits for our proof before it sends more.
                         raise HandshakeFailed(Refusal.MALFORMED, "bytes behind the handshake")
                     self._leave()
                     self._listener.authenticated(self._transport, *accepted)
@@ -427,7 +427,7 @@ class ClusterListener:
         if len(self._arrivals) >= self._max_unauthenticated:
             self._stats.evicted += 1
             if self._logged.is_new(("connections_evicted", ""), monotonic()):
-                log.warning("connections_evicted", door="cluster", limit=self._max_unauthenticated)
+                log.warning("connections_evicted", listener="cluster", limit=self._max_unauthenticated)
             next(iter(self._arrivals)).drop()
         self._arrivals[arrival] = None
         return ServerHandshake(self._local(), self._secret)

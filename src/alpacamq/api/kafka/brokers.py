@@ -88,7 +88,7 @@ class PartitionView(NamedTuple):
 def partition_view(
     state: PartitionState | None, *, own_id: int, is_led_here: bool, live: Collection[int]
 ) -> PartitionView:
-    """Return what clients are told about a partition; `live` are the brokers that they can use.
+    """Return the partition as clients see it; `live` are the brokers that they can use.
 
     A leader that they cannot use is no leader for them, and neither is this broker while it opens the
     partition.

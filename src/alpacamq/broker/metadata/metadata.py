@@ -35,7 +35,13 @@ from alpacamq.cluster.commands import (
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import ClusterImage, Delta, difference
-from alpacamq.consensus.messages import Entry, EntryKind, Role, RoleChange, Snapshot, Voter
+from alpacamq.consensus.messages import (
+    Entry,
+    EntryKind,
+    Role,
+    RoleChange,
+    Snapshot,
+)
 from alpacamq.model.errors import (
     AlpacaError,
     CorruptState,
@@ -48,6 +54,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
+from alpacamq.model.voters import Voter
 from alpacamq.telemetry.logs import get_logger
 
 from .quorum import Proposed, Quorum

@@ -21,8 +21,6 @@ from alpacamq.consensus.messages import (
     RoleChange,
     SendSnapshot,
     Snapshot,
-    Voter,
-    Voters,
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.log.health import is_out_of_descriptors
@@ -30,6 +28,7 @@ from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
+from alpacamq.model.voters import Voter, Voters
 from alpacamq.telemetry.logs import get_logger
 
 from .store import EMPTY, MetadataStore, Recovered
@@ -349,7 +348,7 @@ class Quorum:
             self._timer.cancel()
             self._timer = None
         if self._raft.is_established and self._is_alone():
-            return  # nobody waits for a heartbeat
+            return  # there is no follower to send heartbeats to
         seconds = max(self._raft.next_deadline_ms - self._now_ms(), 0) / 1000
         self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 

@@ -12,7 +12,13 @@ from typing import NamedTuple
 import msgspec
 
 from alpacamq.broker.statemachine.snapshots import BLOCK_CHANGES, StateSnapshots, encode_block, replay
-from alpacamq.consensus.messages import Entry, EntryKind, HardState, Snapshot, Voters, decode_voters
+from alpacamq.consensus.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Snapshot,
+    decode_voters,
+)
 from alpacamq.log.partition_log import Incoming, PartitionLog
 from alpacamq.log.sealed_file import Missing, Unreadable, read_sealed, write_sealed
 from alpacamq.log.storage import Storage
@@ -22,6 +28,7 @@ from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import topic_config
+from alpacamq.model.voters import Voters
 
 IDENTITY = TopicPartition(TopicName("__cluster_metadata"), 0)
 TOPIC_ID = TopicId(int=1)

@@ -365,7 +365,7 @@ class CallConnection(FramedConnection):
             )
 
     def _withdraw(self, pending: _Pending, request_id: int) -> None:
-        """Cancel the handler of a call that nobody waits for, or do not send it at all."""
+        """Withdraw a call: cancel its handler, or do not send it at all."""
         if not pending.is_sent:
             pending.frames = ()
         elif not self.is_closed:

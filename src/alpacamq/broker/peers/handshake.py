@@ -11,8 +11,8 @@ and both nonces; a recorded handshake is worthless because the other side's nonc
 reflected one because the roles differ.
 
 It protects against nodes without the secret, nodes of another cluster, wrong addresses and version mismatch.
-It does not protect the bytes after it: frames carry no MAC and are not encrypted, so somebody who can change
-packets on the path can take over an established connection. Use a private network, or TLS.
+It does not protect the bytes after it: frames carry no MAC and are not encrypted, so an attacker who can
+change packets on the path can take over an established connection. Use a private network, or TLS.
 """
 
 import hmac

@@ -1,7 +1,7 @@
 """Links to the other nodes: connections that are opened on demand and kept, one per node.
 
 A link reconnects at once after a loss, then with growing, randomised pauses. The first attempt after a loss
-is also a probe: if it is refused, the process at the other end is gone, and the owner is told so.
+is also a probe: if it is refused, the process at the other end has ended, and the owner is notified.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ STABLE_SECONDS: Final = 1.0
 
 
 class LinkState(Enum):
-    """What a link does at the moment."""
+    """The state of a link."""
 
     IDLE = "idle"  # nothing was sent yet
     CONNECTING = "connecting"
@@ -61,7 +61,7 @@ class LinkStatus(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What the owner of links is told.
+    """Notifications to the owner of links.
 
     `on_lost(node_id, refused)` is called with False when an established connection ends, and with True when
     the attempt to open it again is refused: then nothing listens at the address any more.

@@ -235,7 +235,7 @@ class Fetcher:
         following.drive()
 
     def remove(self, following: Following) -> None:
-        """Follow a partition no more."""
+        """Stop fetching a partition."""
         key = following.key
         if self._followed.get(key) is following:
             del self._followed[key]

@@ -284,7 +284,7 @@ class Following:
                 is_restart = isinstance(step, RestartAt) or step.offset < stored.start_offset
                 work = partial(stored.restart_at if is_restart else stored.truncate_to, step.offset)
                 loop = asyncio.get_running_loop()
-                # Never abandoned: the log would change under whoever continues it.
+                # Never abandoned: the next user of the log would see it change.
                 await asyncio.shield(loop.run_in_executor(self._resources.executor, work))
         except AlpacaError as error:
             log.error("replica_not_truncated", partition=name, reason=str(error))

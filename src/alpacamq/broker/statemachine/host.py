@@ -487,7 +487,7 @@ class StateMachineHost(Generic[M]):
             self._snapshot.changed(outcome.changes)
 
     def _is_of_current_epoch(self) -> bool:
-        """Whether the machine's records may be appended: nobody else can have written since it was loaded."""
+        """Whether the machine's records may be appended: no other leader has written since it was loaded."""
         return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:

@@ -58,7 +58,7 @@ class HostResources:
 
 
 def is_host_of(host: StateMachineHost[Any], led: Partition | None) -> bool:
-    """Whether a host may go on: nobody else can have led its partition since it was started."""
+    """Whether a host may go on: no other broker has led its partition since it was started."""
     return led is host.partition and led.leader_epoch == host.leader_epoch
 
 
