@@ -8,32 +8,26 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.consensus.messages import (
     RaftSettings,
-    first_entry,
 )
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.epochs import read_epochs
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
-from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, DamagedLog, InvalidConfig, StorageFailed
-from alpacamq.model.ids import BrokerId, TopicPartition
+from alpacamq.model.errors import AlpacaError, InvalidConfig, StorageFailed
+from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
-from alpacamq.model.voters import Voter, Voters
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
@@ -45,16 +39,15 @@ from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
+from .metadata.opening import open_store
 from .metadata.quorum import Quorum
 from .metadata.registration import Registration, RegistrationSettings
-from .metadata.store import EMPTY, MetadataStore, Recovered, voters_of
 from .metadata.store import IDENTITY as METADATA_IDENTITY
-from .metadata.store import TOPIC_ID as METADATA_ID
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition, WriteBatcher
 from .partition.loading import RecoveryProgress
-from .partition.replicas import Replicas, directory_name
+from .partition.replicas import Replicas
 from .producer_ids import ProducerIds
 from .publishing import Publisher
 from .queue.fifo import FifoPublisher
@@ -476,19 +469,12 @@ class Broker:
     def _open_metadata(self) -> None:
         """Open the metadata log of this node. Blocking."""
         settings, directory, member = self.settings, self._directory, self.member
-        name = directory_name(METADATA_IDENTITY, METADATA_ID)
-        try:
-            self._store = MetadataStore(directory.partitions / name, directory.metadata, self._storage)
-            self._recovered = self._recover_metadata()
-            self._restore_directory_id(voters_of(self._recovered))
-        except (DamagedLog, StorageFailed) as error:
-            raise StorageFailed(
-                f"cannot read the list of topics: {error}; for ways to repair it, run "
-                f"`alpacamq repair --data-dir {settings.data_directory}`"
-            ) from error
+        self._store, recovered = open_store(
+            directory, self._storage, settings.node_id, is_alone=member is None
+        )
         self.metadata = Metadata(
             self._store,
-            self._recovered,
+            recovered,
             node_id=settings.node_id,
             clock=self._retention_clock,
             executor=self._flush_threads,
@@ -502,7 +488,7 @@ class Broker:
         )
         quorum = Quorum(
             self._store,
-            self._recovered,
+            recovered,
             node_id=settings.node_id,
             directory_id=directory.directory_id,
             settings=RaftSettings() if member is None else member.raft_settings,
@@ -536,61 +522,6 @@ class Broker:
         """Continue from the last recorded time, if the machine's clock is far ahead of it."""
         self.clock.resume(time_ms)
         self._retention_clock.resume(time_ms)
-
-    def _recover_metadata(self) -> Recovered:
-        recovered = self._store.recover()
-        if recovered is None:
-            # A node that joined later gets the log from the others.
-            return self._found_cluster() if self._founders() else EMPTY
-        return self._adopt(recovered) if recovered.is_legacy else recovered
-
-    def _restore_directory_id(self, voters: Voters) -> None:
-        """Give a directory its id back if its identity was rebuilt: the metadata log in it names it."""
-        directory = self._directory
-        if self.member is None and not directory.identity.voters and len(voters) == 1:
-            (voter,) = voters
-            if voter.id == self.settings.node_id and voter.directory != directory.directory_id:
-                directory.restore_id(voter.directory)
-
-    def _founders(self) -> Voters:
-        """Return the voters that founded the cluster; none on a node that joined it later."""
-        stored = self._directory.identity.voters
-        if stored or self.member is not None:
-            return stored
-        return (Voter(self.settings.node_id, self._directory.directory_id),)
-
-    def _found_cluster(self) -> Recovered:
-        """Begin the metadata of a new cluster with the voters that founded it."""
-        self._store.write(None, None, [first_entry(self._founders())])
-        recovered = self._store.recover()
-        assert recovered is not None, "the first entry was written"
-        return recovered
-
-    def _adopt(self, stored: Recovered) -> Recovered:
-        """Begin the metadata of a cluster of this node with the topics that version 0.1 left."""
-        image = ClusterImage()
-        image.apply(stored.changes)
-        changes = [*stored.changes, *adopt(image, self.settings.node_id, partial(self._stored_epoch, image))]
-        founders = self._founders() or (Voter(self.settings.node_id, self._directory.directory_id),)
-        snapshot = msgspec.structs.replace(stored.snapshot, voters=founders)
-        try:
-            self._store.write_snapshot(snapshot, changes)
-        except StorageFailed as error:
-            log.warning("metadata_not_writable", reason=str(error))
-        return stored._replace(snapshot=snapshot, changes=changes)
-
-    def _stored_epoch(self, image: ClusterImage, partition: PartitionId) -> int:
-        """Return an epoch that is not below any with which version 0.1 led a partition."""
-        topic = image.topic_by_id(partition.topic_id)
-        assert topic is not None, "the partition of a topic in the image"
-        path = self._directory.partitions / directory_name(
-            TopicPartition(topic.name, partition.partition), topic.id
-        )
-        try:
-            latest = read_epochs(self._disk, path).latest
-        except Unreadable:
-            latest = 0
-        return max(latest, image.start_number)
 
     def _end_recovery(self) -> None:
         if self.tracing is not None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -85,12 +85,8 @@ class ControllerReply(msgspec.Struct, frozen=True, array_like=True):
     reply: bytes
 
 
-class Forward(Protocol):
-    """Sends a command to another node, which is believed to be the controller."""
-
-    def __call__(
-        self, controller: BrokerId, command: Command[R], timeout_ms: int
-    ) -> Awaitable[ControllerReply]: ...
+# Sends a command to another node, which is believed to be the controller, with a timeout in milliseconds.
+Forward = Callable[[BrokerId, Command[Any], int], Awaitable[ControllerReply]]
 
 
 @dataclass(slots=True)
@@ -413,9 +409,11 @@ class Metadata:
     def _notify(self, delta: Delta) -> None:
         waiting, self._applied_waiters = self._applied_waiters, []
         for index, applied in waiting:
+            if applied.done():
+                continue  # cancelled
             if index > self.applied_index:
                 self._applied_waiters.append((index, applied))
-            elif not applied.done():
+            else:
                 applied.set_result(None)
         if delta:
             for listener in self._listeners:
