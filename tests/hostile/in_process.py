@@ -19,8 +19,7 @@ class LoopTurns:
     """Measures the processor time of each turn of the event loop, which other processes do not add to."""
 
     def __init__(self) -> None:
-        self._longest_s = 0.0
-        self.count = 0
+        self._turns_s: list[float] = []
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -28,14 +27,25 @@ class LoopTurns:
         while True:
             await asyncio.sleep(0)
             now = time.thread_time()
-            self._longest_s = max(self._longest_s, now - before)
+            self._turns_s.append(now - before)
             before = now
-            self.count += 1
 
     def take_longest_ms(self) -> float:
         """Return the longest turn since the last call."""
-        longest_s, self._longest_s = self._longest_s, 0.0
-        return longest_s * 1000
+        return max(self._take()) * 1000
+
+    def take_share_of_longer(self, than_ms: float) -> float:
+        """Return which share of the time since the last call was spent in turns longer than `than_ms`.
+
+        A machine that takes the processor away during one turn changes this little; a request that is served
+        in one turn makes it nearly 1.
+        """
+        turns_s = self._take()
+        return sum(turn_s for turn_s in turns_s if turn_s * 1000 > than_ms) / sum(turns_s)
+
+    def _take(self) -> list[float]:
+        turns_s, self._turns_s = self._turns_s, []
+        return turns_s
 
 
 @asynccontextmanager
