@@ -16,7 +16,7 @@ from alpacamq.consensus.messages import (
 )
 from alpacamq.log.data_directory import DataDirectory
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, PartitionNotReady
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.voters import Voter
 from alpacamq.telemetry.logs import get_logger
@@ -31,9 +31,10 @@ from .metadata.network import (
     SnapshotChunk,
 )
 from .peers.bootstrap import Bootstrap, Candidate
-from .peers.handshake import LocalNode, read_secret
+from .peers.handshake import LocalNode, Peer, read_secret
 from .peers.link import Dialler, Events, Peers
 from .peers.values import Values
+from .remote.values import REMOTE_VALUES
 
 log = get_logger(__name__)
 
@@ -65,6 +66,11 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     advertised: Address | None = None
 
 
+async def not_ready(_value: object, _peer: Peer) -> None:
+    """Answer a call that comes before the broker has its topics."""
+    raise PartitionNotReady("the broker is starting")
+
+
 class Member:
     """The membership of this node, from its first contact with the others on."""
 
@@ -75,7 +81,7 @@ class Member:
         self._incarnation = os.urandom(16)
         # Without a file the listener is on loopback, and everyone on this machine is trusted.
         self.secret = b"" if settings.secret_file is None else read_secret(settings.secret_file)
-        self.values = Values(VALUES, BOOTSTRAP_VALUES)
+        self.values = Values((*VALUES, *REMOTE_VALUES), BOOTSTRAP_VALUES)
         self.peers = Peers(
             Dialler(self.local, self.secret, self.values), Events(on_lost=self._connection_lost)
         )
@@ -89,6 +95,13 @@ class Member:
             self.values,
             may_vote=CONTROLLER_ROLE in settings.roles,
         )
+        # The calls that this node answers. Those to partitions fail until the broker has its topics.
+        self.handlers: dict[type[msgspec.Struct], Any] = dict.fromkeys(REMOTE_VALUES, not_ready) | {
+            AskHello: self.bootstrap.hello,
+            Propose: self.bootstrap.propose,
+            ControllerCall: self.network.on_command,
+            SnapshotChunk: self.network.on_chunk,
+        }
         self._metadata: Metadata | None = None
         # Of nodes that are neither listed nor registered, as they say themselves.
         self._learned: dict[BrokerId, Address] = {}
@@ -100,15 +113,9 @@ class Member:
         """Return this node as it presents itself to others."""
         return LocalNode(self._node_id, self._directory.cluster_id, self._incarnation)
 
-    @property
-    def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this node answers."""
-        return {
-            AskHello: self.bootstrap.hello,
-            Propose: self.bootstrap.propose,
-            ControllerCall: self.network.on_command,
-            SnapshotChunk: self.network.on_chunk,
-        }
+    def serve(self, handlers: Mapping[type[msgspec.Struct], Any]) -> None:
+        """Answer further calls of other nodes, from now on."""
+        self.handlers.update(handlers)
 
     @property
     def posts(self) -> Mapping[type[msgspec.Struct], Any]:

@@ -1,0 +1,1 @@
+"""Calls to the partitions and state machines that other brokers lead."""
