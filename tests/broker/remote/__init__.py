@@ -1,0 +1,1 @@
+"""Calls to partitions and state machines of other brokers."""
