@@ -2,4 +2,6 @@
 
 import msgspec
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = ()
+from .read_values import READ_VALUES
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*READ_VALUES,)
