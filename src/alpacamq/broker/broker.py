@@ -53,7 +53,9 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .remote.appends import RemoteAppends
 from .remote.reads import RemoteReads
+from .remote.routing import LeaderCalls
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -61,6 +63,7 @@ from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
+from .transactional_appends import TransactionalAppends
 from .transactions import Transactions
 
 log = get_logger(__name__)
@@ -251,12 +254,11 @@ class Broker:
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
         )
+        leaders = LeaderCalls(
+            self.topics, settings.node_id, None if self.member is None else self.member.peers
+        )
         self.reads = RemoteReads(
-            self.topics,
-            self.work_threads,
-            node_id=settings.node_id,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-            peers=None if self.member is None else self.member.peers,
+            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
         )
         if self.member is not None:
             self.member.serve(self.reads.handlers)
@@ -299,9 +301,15 @@ class Broker:
         self.transactions = Transactions(
             resources, self.producer_ids, settings.transactions, self.groups, self.clock
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
+        if self.member is not None:
+            self.member.serve({**self.appends.handlers, **transactional.handlers})
         self.publisher = Publisher(
             self.topics,
-            self.transactions,
+            self.appends,
+            transactional,
             self.delays,
             self._staged,
             clock=self.clock,

@@ -2,6 +2,12 @@
 
 import msgspec
 
-from .read_values import READ_VALUES
+from alpacamq.broker import transactional_appends
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*READ_VALUES,)
+from . import appends, read_values
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *read_values.VALUES,
+    *transactional_appends.VALUES,
+)
