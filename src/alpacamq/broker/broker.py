@@ -258,7 +258,10 @@ class Broker:
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
         if self.member is not None:
             self.member.serve(self.reads.handlers)
