@@ -4,6 +4,10 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends
+from . import appends, markers
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*appends.VALUES, *transactional_appends.VALUES)
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *markers.VALUES,
+    *transactional_appends.VALUES,
+)
