@@ -93,10 +93,6 @@ Ask = Callable[[Request[R]], Awaitable[R]]
 Errors = dict[TopicPartition, AlpacaError]
 
 
-async def _cannot_flush(place: PartitionId) -> None:
-    raise PeerUnavailable(f"the leader of {place} cannot be called")
-
-
 class Transactions:
     """Transactional ids, on any broker; hosts the coordinators of those that this broker coordinates."""
 
@@ -108,8 +104,8 @@ class Transactions:
         groups: Groups,
         clock: Clock,
         *,
-        peers: Peers | None = None,
-        flush_elsewhere: Callable[[PartitionId], Awaitable[object]] = _cannot_flush,
+        peers: Peers | None,
+        flush_elsewhere: Callable[[PartitionId], Awaitable[object]],
     ) -> None:
         """Flush a partition of another broker with `flush_elsewhere`."""
         self.markers = Markers(resources.topics, groups, clock, peers)
