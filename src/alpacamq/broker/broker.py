@@ -298,14 +298,21 @@ class Broker:
             self.topics,
         )
         self.groups = Groups(resources, settings.coordination, self.queues)
-        self.transactions = Transactions(
-            resources, self.producer_ids, settings.transactions, self.groups, self.clock
-        )
         peers = None if self.member is None else self.member.peers
+        self.transactions = Transactions(
+            resources,
+            self.producer_ids,
+            settings.transactions,
+            self.groups,
+            self.clock,
+            peers=peers,
+            flush_elsewhere=self.reads.flush,
+        )
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
             self.member.serve({**self.appends.handlers, **transactional.handlers})
+            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,

@@ -17,6 +17,7 @@ from uuid import uuid4
 from alpacamq.cluster.broker_config import ALL_BROKERS, TopicDefaults, topic_defaults, usable
 from alpacamq.cluster.commands import (
     AddPartitions,
+    AllocateProducerIds,
     ConfigureBroker,
     ConfigureTopic,
     CreateTopic,
@@ -376,6 +377,14 @@ class Topics:
             )
             topic = await self._metadata.ask(command)
         return topic
+
+    async def catch_up(self) -> None:
+        """Return once the image has everything that was decided before this call.
+
+        Only then does the image say that something does not exist. By a command that has to be committed:
+        a controller that was replaced and does not know it cannot answer that.
+        """
+        await self._metadata.ask(AllocateProducerIds(count=1))
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:

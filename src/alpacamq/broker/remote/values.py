@@ -4,10 +4,11 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, read_values
+from . import appends, markers, read_values
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *markers.VALUES,
     *read_values.VALUES,
     *transactional_appends.VALUES,
 )
