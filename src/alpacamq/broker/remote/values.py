@@ -4,6 +4,10 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends
+from . import appends, progress
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*appends.VALUES, *transactional_appends.VALUES)
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *progress.VALUES,
+    *transactional_appends.VALUES,
+)
