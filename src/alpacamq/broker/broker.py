@@ -55,6 +55,8 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.progress import RemoteProgress
+from .remote.reads import RemoteReads
+from .remote.routing import LeaderCalls
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -253,6 +255,14 @@ class Broker:
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
         )
+        leaders = LeaderCalls(
+            self.topics, settings.node_id, None if self.member is None else self.member.peers
+        )
+        self.reads = RemoteReads(
+            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+        )
+        if self.member is not None:
+            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)

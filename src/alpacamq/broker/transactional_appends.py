@@ -21,7 +21,6 @@ from alpacamq.telemetry.tracing import ClientApi
 from .partition.leader import Partition, WriteBatcher
 from .peers.handshake import Peer
 from .peers.link import Peers
-from .peers.values import RemoteError, decode_error, encode_error
 from .remote.appends import TIMEOUT_MS, AppendedBatches, Placed, begin_appends
 from .topics import Topics
 from .tracing.partition import Origin
@@ -106,7 +105,7 @@ class TransactionalAppends:
             reply = await self._peers.call(BrokerId(error.leader), value, TIMEOUT_MS)
         except AlpacaError as error:
             return [error.with_traceback(None)] * len(batches)
-        return [decode_error(each) if isinstance(each, RemoteError) else each for each in reply.results]
+        return reply.outcomes
 
     async def _append_here(
         self,
@@ -156,7 +155,4 @@ class TransactionalAppends:
         batches = {place: [bytearray(batch) for batch in value.batches]}
         origin = Origin(*value.origin)
         appended = await self._append_here(value.producer, {place: partition}, batches, origin)
-        results = appended[place]
-        return AppendedBatches(
-            tuple(encode_error(each) if isinstance(each, AlpacaError) else each for each in results)
-        )
+        return AppendedBatches.of(appended[place])

@@ -7,8 +7,8 @@ at the next leader too: a batch that is there already is recognised and answered
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -29,6 +29,7 @@ from alpacamq.model.errors import (
     NotLeader,
     OutOfOrderSequence,
     PartitionNotReady,
+    PeerFailed,
     PeerUnavailable,
     RequestTimedOut,
     UnknownBroker,
@@ -63,9 +64,29 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class AppendedBatches(msgspec.Struct, frozen=True):
-    """The outcome of each batch, in order."""
+    """The outcome of each batch, in order: its place, or an error."""
 
-    results: tuple[Placed | RemoteError, ...]
+    results: tuple[tuple[Placed | None, RemoteError | None], ...]
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Placed | AlpacaError]) -> Self:
+        """Encode outcomes."""
+        return cls(
+            tuple(
+                (None, encode_error(each)) if isinstance(each, AlpacaError) else (each, None)
+                for each in outcomes
+            )
+        )
+
+    @property
+    def outcomes(self) -> list[Placed | AlpacaError]:
+        """The outcomes, decoded."""
+        return [self._outcome(placed, error) for placed, error in self.results]
+
+    def _outcome(self, placed: Placed | None, error: RemoteError | None) -> Placed | AlpacaError:
+        if placed is not None:
+            return placed
+        return PeerFailed("a result is missing") if error is None else decode_error(error)
 
 
 class AppendBatches(Request[AppendedBatches], frozen=True, kw_only=True, tag="append-batches"):
@@ -287,7 +308,7 @@ class RemoteAppends:
             ),
             left_ms,
         )
-        return [decode_error(each) if isinstance(each, RemoteError) else each for each in reply.results]
+        return reply.outcomes
 
     async def _on_append(self, value: AppendBatches, peer: Peer) -> AppendedBatches:
         partition = self._topics.find(value.topic.bytes, value.partition)
@@ -299,10 +320,7 @@ class RemoteAppends:
         ]
         assert peer.deadline is not None, "calls have one"
         left_ms = max(int((peer.deadline - asyncio.get_running_loop().time()) * 1000), 1)
-        results = await begin_appends(partition, entries, left_ms)
-        return AppendedBatches(
-            tuple(encode_error(each) if isinstance(each, AlpacaError) else each for each in results)
-        )
+        return AppendedBatches.of(await begin_appends(partition, entries, left_ms))
 
 
 def begin_appends(

@@ -4,10 +4,11 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, progress
+from . import appends, progress, read_values
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *progress.VALUES,
+    *read_values.VALUES,
     *transactional_appends.VALUES,
 )
