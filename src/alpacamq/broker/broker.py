@@ -54,6 +54,7 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .replication.service import Replication, ReplicationSettings
@@ -273,12 +274,18 @@ class Broker:
             clock=SteadyClock(self.clock),
             executor=self.work_threads,
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
             # Delayed messages are due by the wall clock.
             replace(resources, clock=self.clock),
             self.producer_ids,
+            self.appends,
+            progress,
             settings.delays,
             clock=self.clock,
+            is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
@@ -298,7 +305,6 @@ class Broker:
             self.topics,
         )
         self.groups = Groups(resources, settings.coordination, self.queues)
-        peers = None if self.member is None else self.member.peers
         self.transactions = Transactions(
             resources,
             self.producer_ids,
@@ -308,10 +314,9 @@ class Broker:
             peers=peers,
             flush_elsewhere=self.reads.flush,
         )
-        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
-            self.member.serve({**self.appends.handlers, **transactional.handlers})
+            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
             self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,

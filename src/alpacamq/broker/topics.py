@@ -162,6 +162,10 @@ class Topics:
             return None
         return self._replicas.of_topic(topic.id).get(index)
 
+    def replica(self, key: bytes, index: int) -> Partition | None:
+        """Return the replica of this broker, whether it leads or follows; None if it has none."""
+        return self.find(key, index) or self.followed(key, index)
+
     @property
     def is_recovering(self) -> bool:
         """Whether partitions are still being opened; no topic changes meanwhile."""
