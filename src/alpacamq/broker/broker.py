@@ -53,6 +53,7 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -316,6 +317,10 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        peers = None if self.member is None else self.member.peers
+        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        if self.member is not None:
+            self.member.serve(self.cluster_status.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 

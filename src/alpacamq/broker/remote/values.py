@@ -2,4 +2,6 @@
 
 import msgspec
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = ()
+from .status import STATUS_VALUES
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*STATUS_VALUES,)
