@@ -57,6 +57,7 @@ from .remote.appends import RemoteAppends
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
+from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -346,6 +347,9 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        if self.member is not None:
+            self.member.serve(self.cluster_status.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
