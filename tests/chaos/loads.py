@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -39,6 +40,8 @@ PARTITIONS = 6
 CALL_S = 10.0
 GIVE_UP_MS = 120_000
 FINISH_S = 90.0
+# A client with the default timeouts waits for a silent leader for 30 s, whoever leads meanwhile.
+IMPATIENT = {"request.timeout.ms": 3000, "socket.timeout.ms": 5000}
 
 
 def kafka_settings(nodes: ChaosNodes) -> dict[str, Any]:
@@ -109,9 +112,10 @@ class RecordsLoad:
 
     def start(self) -> None:
         for number in range(self._producers):
-            self._writers.start(f"producer-{number}", lambda number=number: self._produce(f"p{number}"))  # type: ignore[misc]
+            work = partial(self._produce, f"p{number}", is_impatient=number % 2 == 1)
+            self._writers.start(f"producer-{number}", work)
         for number in range(self._members):
-            self._readers.start(f"member-{number}", lambda number=number: self._consume(number))  # type: ignore[misc]
+            self._readers.start(f"member-{number}", partial(self._consume, number))
 
     def finish(self) -> None:
         self._writers.stop()
@@ -123,13 +127,14 @@ class RecordsLoad:
         self._readers.stop()
         read_back(self._nodes, self._history, self.topic)
 
-    def _produce(self, name: str) -> None:
+    def _produce(self, name: str, *, is_impatient: bool) -> None:
         producer = Producer(
             {
                 **kafka_settings(self._nodes),
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": GIVE_UP_MS,
+                **(IMPATIENT if is_impatient else {}),
             }
         )
         acked: list[Event] = []
@@ -180,7 +185,7 @@ class RecordsLoad:
             # One member stays.
             until_s = time.monotonic() + (dice.uniform(8, 20) if number else 1e9)
             member = _Member(f"m{number}.{life}", self._nodes, self._history, self.group, self.topic)
-            member.run(lambda until_s=until_s: self._goes_on(until_s))  # type: ignore[misc]
+            member.run(partial(self._goes_on, until_s))
             self._readers.stopping.wait(dice.uniform(0, 2))
 
     def _goes_on(self, until_s: float) -> bool:
@@ -305,7 +310,7 @@ class TransactionsLoad:
 
     def start(self) -> None:
         for number in range(self._producers):
-            self._workers.start(f"transactions-{number}", lambda number=number: self._run(f"x{number}"))  # type: ignore[misc]
+            self._workers.start(f"transactions-{number}", partial(self._run, f"x{number}"))
 
     def finish(self) -> None:
         self._workers.stop()

@@ -249,7 +249,9 @@ class Broker:
             file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
+            has_contact=self.registration.has_contact,
         )
+        self.registration.contact_changed = self.topics.contact_changed
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
