@@ -255,7 +255,9 @@ class Broker:
             file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
+            has_contact=self.registration.has_contact,
         )
+        self.registration.contact_changed = self.topics.contact_changed
         leaders = LeaderCalls(
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
