@@ -4,10 +4,11 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, read_values
+from . import appends, read_values, shards
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *read_values.VALUES,
+    *shards.VALUES,
     *transactional_appends.VALUES,
 )
