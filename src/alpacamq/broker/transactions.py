@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from alpacamq.coordinator.transactions.transaction import (
+    AbortIn,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -110,6 +111,7 @@ class Transactions:
         """Flush a partition of another broker with `flush_elsewhere`."""
         self.markers = Markers(resources.topics, groups, clock, peers)
         self._flush_elsewhere = flush_elsewhere
+        self._is_alone = peers is None
         self._topics = resources.topics
         self._producer_ids = producer_ids
         self._settings = settings
@@ -205,8 +207,19 @@ class Transactions:
         return self._machines.failures()
 
     async def settled(self) -> None:
-        """Return once every coordinator is loaded, and its corrections after a power loss are on disk."""
+        """Return once no transaction can commit that this broker may have lost records of.
+
+        Every coordinator on this broker is loaded, and its corrections are on disk. Those of other brokers
+        have aborted what was open in partitions that are nowhere else.
+        """
         await self._machines.settled()
+        lost = frozenset(
+            partition.identity
+            for partition in self._topics.all_partitions()
+            if partition.is_leading and len(partition.replicas) == 1
+        )
+        if lost and self._machines.exists and not self._is_alone:
+            await self._machines.ask_all(AbortIn(partitions=lost))
 
     async def write_marker(
         self,
