@@ -4,11 +4,12 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, read_values
+from . import appends, markers, read_values, shards
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *markers.VALUES,
     *read_values.VALUES,
+    *shards.VALUES,
     *transactional_appends.VALUES,
 )
