@@ -33,7 +33,7 @@ from alpacamq.wire.queues import QueueTotals
 from . import requests
 from .exposition import Exposition, Labels
 from .requests import Traffic
-from .stats import all_transactions, lanes_of, stats_of, totals_of
+from .stats import lanes_of, stats_of, totals_of
 
 # No topic can have this name.
 OTHER = "(other)"
@@ -412,7 +412,7 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.one(m.HANGING_TRANSACTIONS, len(broker.transactions.hanging.found))
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
-        found = await all_transactions(broker, ListTransactions())
+        found = await broker.transactions.find_here(ListTransactions())
     stats = stats_of(found)
     text.add(m.TRANSACTIONAL_IDS, {(state,): count for state, count in stats.by_state.items()})
     now_ms = broker.clock.now_ms()

@@ -27,6 +27,7 @@ from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidRequest,
+    PartitionNotReady,
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
@@ -540,6 +541,9 @@ class RemoteReads:
                 await waiter.wait(request.wait_ms / 1000)
 
     async def _serve_flush(self, request: FlushPartition, _peer: Peer) -> int:
+        if self._leaders.topics.power_lost:
+            # The other broker has not heard yet that records may be lost.
+            raise PartitionNotReady("the last power loss is not settled yet")
         return await self._flush(self._leaders.led_or_raise(request.place), request.offset)
 
     async def _serve_deletion(self, request: DeleteRecords, _peer: Peer) -> Bounds:

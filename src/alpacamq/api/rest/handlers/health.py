@@ -11,7 +11,7 @@ from msgspec import Meta
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.metrics.exposition import CONTENT_TYPE
-from alpacamq.api.metrics.stats import all_transactions, stats_of
+from alpacamq.api.metrics.stats import stats_of
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
 from alpacamq.api.rest.partition_reading import bounds_of_topics
@@ -91,7 +91,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     with suppress(AlpacaError):
         open_transactions = 0
         if TRANSACTIONS_TOPIC in topics:
-            found = stats_of(await all_transactions(broker, ListTransactions()))
+            found = stats_of(await broker.transactions.find(ListTransactions()))
             open_transactions = found.by_state["ongoing"]
     bounds = [
         each for found in (await bounds_of_topics(broker, list(topics.values()))).values() for each in found
