@@ -356,7 +356,7 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
