@@ -188,6 +188,10 @@ class Delays:
         self._being_scheduled = 0
         self._scheduled = 0
 
+    def now_ms(self) -> int:
+        """Return the time by which messages are due."""
+        return self._clock.now_ms()
+
     async def schedule(
         self,
         messages: Sequence[DelayedMessage],
