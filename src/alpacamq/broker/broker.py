@@ -57,6 +57,7 @@ from .remote.appends import RemoteAppends
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
+from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.host import Now
@@ -260,7 +261,9 @@ class Broker:
             file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
+            has_contact=self.registration.has_contact,
         )
+        self.registration.contact_changed = self.topics.contact_changed
         leaders = LeaderCalls(
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
@@ -317,11 +320,18 @@ class Broker:
         )
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
-            resources, self.producer_ids, settings.transactions, self.groups, self.clock
+            resources,
+            self.producer_ids,
+            settings.transactions,
+            self.groups,
+            self.clock,
+            peers=peers,
+            flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
             self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
+            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -350,6 +360,9 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        if self.member is not None:
+            self.member.serve(self.cluster_status.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 

@@ -4,11 +4,13 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, progress, read_values
+from . import appends, markers, progress, read_values, status
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *markers.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
+    *status.STATUS_VALUES,
     *transactional_appends.VALUES,
 )
