@@ -33,7 +33,7 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
-from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
+from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
@@ -61,6 +61,7 @@ from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .statemachine.host import Now
 from .statemachine.topic import HostResources
 from .topics import Topics
 from .tracing.delay import DelayTraces
@@ -221,6 +222,11 @@ class Broker:
         self._build()  # here: the image changes on the event loop
 
     @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        return self.registration.clock_ahead_ms
+
+    @property
     def cluster_id(self) -> str:
         return self._directory.cluster_id
 
@@ -279,11 +285,16 @@ class Broker:
             stats = None if self.metrics is None else self.metrics.forwarded
             shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
             self.member.serve(shards.handlers)
+        # The clock of due times: other brokers may have to deliver a message, or end a lease.
+        self.time: Clock = self.clock
+        steady_clock: Now = SteadyClock(self.clock)
+        if self.member is not None:
+            self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
-            clock=SteadyClock(self.clock),
+            clock=steady_clock,
             executor=self.work_threads,
             shards=shards,
         )
@@ -291,19 +302,19 @@ class Broker:
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
-            # Delayed messages are due by the wall clock.
-            replace(resources, clock=self.clock),
+            # Delayed messages are due by the wall clock, or by that of the cluster.
+            replace(resources, clock=self.time),
             self.producer_ids,
             self.appends,
             progress,
             settings.delays,
-            clock=self.clock,
+            clock=self.time,
             is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
         self.delayed_batches = DelayedBatches(
-            self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
+            self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
         self.queues = Queues(
             QueueHost(
@@ -556,6 +567,7 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )

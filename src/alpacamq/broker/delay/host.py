@@ -13,6 +13,7 @@ from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
+from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.errors import AlpacaError, TooManyDelayed, UnknownDelayed
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record
@@ -99,6 +100,15 @@ class DelayLog:
             return False
         self._compacted_at = machine.tombstones
         return True
+
+
+def is_replica_worth_compacting(log: PartitionLog) -> bool:
+    """Return whether the replica of a delay log that another broker leads is compacted: no machine is here.
+
+    Records live as long as their messages are pending, so much of what is old enough is garbage.
+    """
+    dirty_bytes = log.dirty_bytes
+    return dirty_bytes >= GARBAGE_BYTES and dirty_bytes * 2 >= log.size_bytes - dirty_bytes
 
 
 def in_parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:

@@ -54,7 +54,7 @@ from alpacamq.timers.records import decode_envelope, encode_envelope
 from alpacamq.timers.wheel import MAX_DUE_MS
 
 from .delivery import DeliveryCounts, TargetPartitions
-from .host import DelayLogs, in_parts
+from .host import DelayLogs, in_parts, is_replica_worth_compacting
 from .requests import CancelDelayed, CountDelayed, DelayedEntry, ListDelayed, ReadDelayed
 
 log = get_logger(__name__)
@@ -187,6 +187,10 @@ class Delays:
         self.late_seconds = self._delivered.late_seconds
         self._being_scheduled = 0
         self._scheduled = 0
+
+    def now_ms(self) -> int:
+        """Return the time by which messages are due."""
+        return self._clock.now_ms()
 
     async def schedule(
         self,
@@ -449,7 +453,9 @@ class Delays:
         if partition.identity.topic != DELAYS_TOPIC:
             return True
         number = partition.identity.partition
-        return number in self._logs and self._logs[number].is_worth_compacting()
+        if number in self._logs:
+            return self._logs[number].is_worth_compacting()
+        return not partition.is_leading and is_replica_worth_compacting(partition.log)
 
     async def _topic_stats(self, topic: str) -> DelayCounts:
         by_log = await self._by_log(topic, None)
