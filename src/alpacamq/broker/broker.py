@@ -59,6 +59,7 @@ from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.traces import RemoteTraces
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.host import Now
@@ -265,17 +266,17 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        peers = None if self.member is None else self.member.peers
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
             leaders,
             self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
+        self.traces = RemoteTraces(self.tracing, self.topics, settings.node_id, peers)
         if self.member is not None:
-            self.member.serve(self.reads.handlers)
+            self.member.serve({**self.reads.handlers, **self.traces.handlers})
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
@@ -298,7 +299,6 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(

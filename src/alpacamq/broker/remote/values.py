@@ -4,7 +4,7 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, progress, read_values, shards, status
+from . import appends, markers, progress, read_values, shards, status, traces
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
@@ -13,5 +13,6 @@ REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *read_values.VALUES,
     *status.STATUS_VALUES,
     *shards.VALUES,
+    *traces.VALUES,
     *transactional_appends.VALUES,
 )
