@@ -53,6 +53,7 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .remote.appends import RemoteAppends
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -60,6 +61,7 @@ from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
+from .transactional_appends import TransactionalAppends
 from .transactions import Transactions
 
 log = get_logger(__name__)
@@ -289,9 +291,15 @@ class Broker:
         self.transactions = Transactions(
             resources, self.producer_ids, settings.transactions, self.groups, self.clock
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
+        if self.member is not None:
+            self.member.serve({**self.appends.handlers, **transactional.handlers})
         self.publisher = Publisher(
             self.topics,
-            self.transactions,
+            self.appends,
+            transactional,
             self.delays,
             self._staged,
             clock=self.clock,

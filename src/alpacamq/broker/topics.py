@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
-from alpacamq.cluster.broker_config import ALL_BROKERS, topic_defaults, usable
+from alpacamq.cluster.broker_config import ALL_BROKERS, TopicDefaults, topic_defaults, usable
 from alpacamq.cluster.commands import (
     AddPartitions,
     ConfigureBroker,
@@ -53,6 +53,8 @@ P = ParamSpec("P")
 ID_BYTES = 16
 # Topics that get new defaults between two turns of the event loop.
 CONFIGURED_AT_ONCE = 50
+# Settings of topics that are kept.
+MAX_CONFIGS = 10_000
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
 STOPPING = "the broker is stopping, and not all partitions have been recovered"
@@ -101,6 +103,8 @@ class Topics:
         self._file_defaults = file_defaults
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
+        # Of topics asked for, with what they were computed from.
+        self._configs: dict[TopicId, tuple[Topic, TopicDefaults, TopicConfig]] = {}
         self._report_unusable()
         # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
@@ -216,7 +220,14 @@ class Topics:
         return iter(self._replicas)
 
     def config_of(self, topic: Topic) -> TopicConfig:
-        return topic_config(topic.overrides, self.defaults.merged)
+        """Return the settings of a topic, with the defaults of this broker."""
+        known = self._configs.get(topic.id)
+        if known is None or known[0] is not topic or known[1] is not self.defaults:
+            if len(self._configs) >= MAX_CONFIGS:
+                self._configs.clear()
+            known = topic, self.defaults, topic_config(topic.overrides, self.defaults.merged)
+            self._configs[topic.id] = known
+        return known[2]
 
     def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None

@@ -2,4 +2,8 @@
 
 import msgspec
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = ()
+from alpacamq.broker import transactional_appends
+
+from . import appends
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*appends.VALUES, *transactional_appends.VALUES)
