@@ -54,6 +54,7 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.reads import RemoteReads
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -252,6 +253,15 @@ class Broker:
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
         )
+        self.reads = RemoteReads(
+            self.topics,
+            self.work_threads,
+            node_id=settings.node_id,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            peers=None if self.member is None else self.member.peers,
+        )
+        if self.member is not None:
+            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)

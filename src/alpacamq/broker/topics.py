@@ -211,6 +211,17 @@ class Topics:
         missing = (index for index in range(self.image.topic(name).partitions) if index not in led)
         raise self.absence(name.encode(), next(missing, 0))
 
+    def places_of(self, name: str) -> list[PartitionId]:
+        """Return the ids of a topic's partitions in order, wherever they are led. Raises UnknownTopic."""
+        topic = self.image.topic(name)
+        return [PartitionId(topic.id, index) for index in range(topic.partitions)]
+
+    def place(self, name: str, index: int) -> PartitionId:
+        """Return the id of a partition, wherever it is led. Raises UnknownTopic."""
+        if not self.exists(name.encode(), index):
+            raise self.absence(name.encode(), index)
+        return PartitionId(self.image.topic(name).id, index)
+
     def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
         """Return the partitions of a topic that this broker leads, by index."""
         return dict(self._replicas.led_of(name.encode()))

@@ -23,6 +23,8 @@ from alpacamq.broker.partition.replicas import Replicas
 from alpacamq.broker.peers.handshake import LocalNode
 from alpacamq.broker.peers.link import Dialler, Peers
 from alpacamq.broker.peers.values import Values
+from alpacamq.broker.remote.read_values import READ_VALUES
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.replication.service import FlushPolicy, Replication, ReplicationSettings
 from alpacamq.broker.topics import Topics
 from alpacamq.cluster.commands import (
@@ -143,12 +145,14 @@ class ReplicaNode:
         self.topics = Topics(metadata, self.replicas, node_id=self.id, file_defaults={})
         self.fetches = ReplicaFetches(self.topics, self.threads)
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
-        values = Values([Heartbeat])
-        self.listener = ClusterListener(
-            "127.0.0.1", 0, lambda: local, SECRET, Service(values, {}, {}, self.fetches.on_connection)
-        )
-        self.address = Address(*self.listener.bind())
+        values = Values([Heartbeat, *READ_VALUES])
         self.peers = Peers(Dialler(lambda: local, SECRET, values, random=lambda: 0.0))
+        self.reads = RemoteReads(
+            self.topics, self.threads, node_id=self.id, unpacked_limit_bytes=64 << 20, peers=self.peers
+        )
+        service = Service(values, dict(self.reads.handlers), {}, self.fetches.on_connection)
+        self.listener = ClusterListener("127.0.0.1", 0, lambda: local, SECRET, service)
+        self.address = Address(*self.listener.bind())
         self.replication.connect(self.peers)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -5,5 +5,10 @@ import msgspec
 from alpacamq.broker import transactional_appends
 
 from . import appends
+from .read_values import READ_VALUES
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*appends.VALUES, *transactional_appends.VALUES)
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *transactional_appends.VALUES,
+    *READ_VALUES,
+)
