@@ -54,7 +54,9 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.moves import MoveTargets
 from .remote.reads import RemoteReads
+from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -285,27 +287,34 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        targets = MoveTargets(self.topics, self.appends, self.reads, peers)
+        views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
                 resources,
                 self.producer_ids,
                 settings.queues,
+                views,
+                targets,
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
+            self.reads,
         )
+        metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
             resources, self.producer_ids, settings.transactions, self.groups, self.clock
         )
-        peers = None if self.member is None else self.member.peers
-        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
             self.member.serve({**self.appends.handlers, **transactional.handlers})
+            self.member.serve({**views.handlers, **targets.handlers})
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -451,13 +460,7 @@ class Broker:
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
-        partitions = self.topics.partitions_of(queue.topic)
-        ends = {
-            index: offset
-            for index, offset in offsets.items()
-            if index < len(partitions) and offset >= partitions[index].last_stable_offset
-        }
-        await self.queues.reset(queue, offsets)
+        ends = await self.queues.reset(queue, offsets)
         if queue.group == BUILT_IN_GROUP:
             await self.fifo.forget(queue.topic, ends)
 

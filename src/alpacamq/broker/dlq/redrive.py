@@ -235,15 +235,14 @@ class Redrives:
                     await asyncio.sleep(min(ahead, 0.5))
                     continue
                 room = min(room, max(rate // 10, 1))
-            leases = await self._host.lease(
-                ReceiveRequest(
-                    queue=queue,
-                    consumer=CONSUMER,
-                    max_messages=room,
-                    visibility_ms=LEASE_MS,
-                    wait_ms=IDLE_WAIT_MS,
-                )
+            request = ReceiveRequest(
+                queue=queue,
+                consumer=CONSUMER,
+                max_messages=room,
+                visibility_ms=LEASE_MS,
+                wait_ms=IDLE_WAIT_MS,
             )
+            leases = (await self._host.lease(request)).messages
             if leases:
                 if not await self._move(redrive, queue, leases):
                     break

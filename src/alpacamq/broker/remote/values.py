@@ -4,11 +4,13 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends
+from . import appends, moves, views
 from .read_values import READ_VALUES
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *transactional_appends.VALUES,
     *READ_VALUES,
+    *views.VALUES,
+    *moves.VALUES,
 )

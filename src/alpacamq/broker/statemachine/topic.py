@@ -5,12 +5,12 @@ stopped when it ends.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -76,8 +76,13 @@ class StateMachineTopic(Generic[M]):
         check: Callable[[Partition, M], Outcome] | None = None,
         batching: Batching | None = None,
         overrides: Mapping[str, str] | None = None,
+        serve: Callable[[StateMachineHost[M], Any], Awaitable[Any]] | None = None,
     ) -> None:
-        """Make a machine for a partition with `make`; the other callbacks are those of StateMachineHost."""
+        """Make a machine for a partition with `make`.
+
+        `serve` returns the reply of a machine on this broker, in place of `StateMachineHost.ask`. The other
+        callbacks are those of StateMachineHost.
+        """
         self.topic = topic
         self._resources = resources
         self._make = make
@@ -85,6 +90,7 @@ class StateMachineTopic(Generic[M]):
         self._read = read
         self._check = check
         self._batching = batching
+        self._serve = serve
         self._overrides = {**OVERRIDES, **(overrides or {})}
         self._topics = resources.topics
         # Of the partitions that this broker leads, by index.
@@ -171,6 +177,8 @@ class StateMachineTopic(Generic[M]):
     async def ask(self, request: Request[R]) -> R:
         """Return the reply to a request, or raise it if it is an error."""
         host = await self.host_of(request.routing_key)
+        if self._serve is not None:
+            return cast("R", await self._serve(host, request))
         return await host.ask(request)
 
     async def ask_all(self, request: Request[R]) -> list[R]:
