@@ -26,18 +26,19 @@ def free_ports(count: int) -> list[int]:
 class Node(Program):
     """One node of a cluster, with its addresses."""
 
-    def __init__(self, root: Path, node_id: int, ports: list[int], nodes: str) -> None:
+    def __init__(self, root: Path, node_id: int, ports: list[int], nodes: str, config: str = "") -> None:
         kafka, http, sqs, cluster = (f"127.0.0.1:{port}" for port in ports)
         self.id = node_id
         self.kafka = kafka
         self.http = http
+        self.sqs = sqs
         self.cluster = cluster
         self.data = root / f"node-{node_id}"
-        config = root / f"node-{node_id}.toml"
-        config.write_text(f'[cluster]\nrack = "rack-{node_id}"\n\n[logging]\nformat = "json"\n')
+        file = root / f"node-{node_id}.toml"
+        file.write_text(f'[cluster]\nrack = "rack-{node_id}"\n\n[logging]\nformat = "json"\n{config}')
         super().__init__(
             "alpacamq.node.main",
-            *("serve", "--config", str(config), "--node-id", str(node_id), "--data-dir", str(self.data)),
+            *("serve", "--config", str(file), "--node-id", str(node_id), "--data-dir", str(self.data)),
             *("--kafka", kafka, "--http", http, "--sqs", sqs),
             *(("--cluster", cluster, "--cluster-nodes", nodes) if nodes else ()),
             log=root / f"node-{node_id}.log",
@@ -58,11 +59,13 @@ class Node(Program):
 class Nodes:
     """The nodes of a cluster by id."""
 
-    def __init__(self, root: Path, count: int) -> None:
+    def __init__(self, root: Path, count: int, config: str = "") -> None:
         ports = free_ports(4 * count)
         groups = [ports[4 * number : 4 * number + 4] for number in range(count)]
         self.listed = ",".join(f"{number}@127.0.0.1:{each[3]}" for number, each in enumerate(groups, 1))
-        self.by_id = {number: Node(root, number, each, self.listed) for number, each in enumerate(groups, 1)}
+        self.by_id = {
+            number: Node(root, number, each, self.listed, config) for number, each in enumerate(groups, 1)
+        }
 
     @property
     def kafka(self) -> str:

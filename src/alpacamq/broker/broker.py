@@ -56,6 +56,7 @@ from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.moves import MoveTargets
 from .remote.reads import RemoteReads
+from .remote.routing import LeaderCalls
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -255,12 +256,11 @@ class Broker:
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
         )
+        leaders = LeaderCalls(
+            self.topics, settings.node_id, None if self.member is None else self.member.peers
+        )
         self.reads = RemoteReads(
-            self.topics,
-            self.work_threads,
-            node_id=settings.node_id,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-            peers=None if self.member is None else self.member.peers,
+            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
         )
         if self.member is not None:
             self.member.serve(self.reads.handlers)

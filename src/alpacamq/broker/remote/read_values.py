@@ -121,7 +121,7 @@ class DeleteRecords(Request[Bounds], frozen=True, kw_only=True, tag="delete-reco
     offset: int
 
 
-READ_VALUES: tuple[type[msgspec.Struct], ...] = (
+VALUES: tuple[type[msgspec.Struct], ...] = (
     ReadBounds,
     ReadBatches,
     ReadRecords,

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,21 +21,12 @@ from alpacamq.broker.peers.handshake import Peer
 from alpacamq.broker.peers.values import RemoteError, decode_error, encode_error
 from alpacamq.broker.read.record_reader import Limits, RecordReader
 from alpacamq.broker.slices import in_slices
-from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidRequest,
-    LeaderNotAvailable,
-    NotLeader,
-    PartitionNotReady,
-    PeerUnavailable,
-    RequestTimedOut,
-    UnknownBroker,
-    UnknownTopic,
-    UnknownTopicId,
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
@@ -55,6 +46,7 @@ from .read_values import (
     ReadBounds,
     ReadRecords,
 )
+from .routing import CALL_MS, MAX_PAUSE_SECONDS, MAX_PLACES, RETRIED, LeaderCalls, Retries
 
 log = get_logger(__name__)
 
@@ -63,37 +55,12 @@ T = TypeVar("T")
 
 # Bytes that one read returns at most, unless its first batch or record is larger.
 MAX_READ_BYTES: Final = 16 << 20
-# Partitions that one call names at most.
-MAX_PLACES: Final = 10_000
-# How long to look for a leader that answers.
-PATIENCE_MS: Final = 10_000
-# How long one call may take, beyond the time that it is to wait for records.
-CALL_MS: Final = 5000
+# How long a search by timestamp may take at a leader: it may read much.
+SEARCH_MS: Final = 10_000
 # A long poll is made of calls that wait this long at most.
 LEG_MS: Final = 5000
-_FIRST_PAUSE_SECONDS: Final = 0.01
-_MAX_PAUSE_SECONDS: Final = 0.2
 # A verified piece up to this size is read at once: a thread would cost more.
 _AT_ONCE_BYTES: Final = 64 << 10
-
-# The leader moved, starts or is not reachable. A leader that does not know a topic which this broker knows
-# has an older image; if it is this broker's that is older, the loop ends when it learns of the deletion.
-_RETRIED = (
-    NotLeader,
-    LeaderNotAvailable,
-    PartitionNotReady,
-    PeerUnavailable,
-    RequestTimedOut,
-    UnknownBroker,
-    UnknownTopic,
-    UnknownTopicId,
-)
-
-
-class CallPeers(Protocol):
-    """Calls other brokers: `Peers`."""
-
-    async def call(self, node_id: BrokerId, value: Request[R], timeout_ms: int) -> R: ...
 
 
 def bounds_of(partition: Partition) -> Bounds:
@@ -165,55 +132,19 @@ def waiting_for_records(partitions: Iterable[Partition]) -> Iterator[PartitionWa
             partition.unwatch(waiter)
 
 
-class _Hint(NamedTuple):
-    leader: BrokerId
-    leader_epoch: int
-
-
-class _Retries:
-    """The pauses of one request, and the leaders that others named."""
-
-    __slots__ = ("_deadline", "_loop", "_pause_seconds", "hints")
-
-    def __init__(self, patience_ms: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + patience_ms / 1000
-        self._pause_seconds = _FIRST_PAUSE_SECONDS
-        self.hints: dict[PartitionId, _Hint] = {}
-
-    def note(self, place: PartitionId, error: AlpacaError) -> None:
-        """Use the leader that an error names."""
-        if isinstance(error, NotLeader) and error.leader is not None:
-            self.hints[place] = _Hint(BrokerId(error.leader), error.leader_epoch)
-
-    @property
-    def is_over(self) -> bool:
-        return self._loop.time() >= self._deadline
-
-    async def pause(self) -> None:
-        await asyncio.sleep(self._pause_seconds)
-        self._pause_seconds = min(2 * self._pause_seconds, _MAX_PAUSE_SECONDS)
-
-
 class RemoteReads:
     """Reads partitions for all APIs and services of a broker."""
 
     def __init__(
         self,
-        topics: Topics,
+        leaders: LeaderCalls,
         executor: Executor,
         *,
-        node_id: BrokerId,
         unpacked_limit_bytes: int,
-        peers: CallPeers | None = None,
-        patience_ms: int = PATIENCE_MS,
     ) -> None:
-        """`peers` is None for a cluster of this broker only."""
-        self._topics = topics
+        self._leaders = leaders
+        self._topics = leaders.topics
         self._executor = executor
-        self._node_id = node_id
-        self._peers = peers
-        self._patience_ms = patience_ms
         self._records = RecordReader(executor, unpacked_limit_bytes)
 
     @property
@@ -231,13 +162,18 @@ class RemoteReads:
 
     # Bounds.
 
-    async def bounds(self, places: Sequence[PartitionId]) -> list[Bounds | AlpacaError]:
-        """Return the bounds of partitions as their leaders know them, or why they are not known."""
+    async def bounds(
+        self, places: Sequence[PartitionId], *, patience_ms: int | None = None
+    ) -> list[Bounds | AlpacaError]:
+        """Return the bounds of partitions as their leaders know them, or why they are not known.
+
+        Looks for leaders that do not answer for `patience_ms`, by default as long as a failover takes.
+        """
         found: list[Bounds | AlpacaError] = []
         for place in places:
-            partition = self._led(place)
+            partition = self._leaders.led(place)
             if partition is None:
-                return await self._each(places, self._local_bounds, self._call_bounds)
+                return await self._leaders.each(places, self._local_bounds, self._call_bounds, patience_ms)
             found.append(bounds_of(partition))
         return found
 
@@ -254,7 +190,7 @@ class RemoteReads:
     async def _call_bounds(
         self, leader: BrokerId, places: Sequence[PartitionId]
     ) -> list[Bounds | AlpacaError | None]:
-        reply = await self._call(leader, ReadBounds(places=tuple(places)), CALL_MS)
+        reply = await self._leaders.call(leader, ReadBounds(places=tuple(places)), CALL_MS)
         return _merged(len(places), reply.found, reply.errors)
 
     # Batches.
@@ -416,10 +352,10 @@ class RemoteReads:
             leader: BrokerId, some: Sequence[PartitionId]
         ) -> list[TimestampOffset | AlpacaError | None]:
             request = FindTimestamps(places=tuple(some), timestamp_ms=timestamp_ms)
-            reply = await self._call(leader, request, self._patience_ms)
+            reply = await self._leaders.call(leader, request, SEARCH_MS)
             return _merged(len(some), reply.found, reply.errors)
 
-        return await self._each(places, local, call)
+        return await self._leaders.each(places, local, call)
 
     async def _search(self, partition: Partition, timestamp_ms: int) -> TimestampOffset | None:
         return await asyncio.get_running_loop().run_in_executor(
@@ -432,12 +368,12 @@ class RemoteReads:
         """Return once one of the partitions may have records at its offset, or after `wait_ms`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        led = {place: partition for place in positions if (partition := self._led(place)) is not None}
+        led = {place: partition for place in positions if (partition := self._leaders.led(place)) is not None}
         with waiting_for_records(led.values()) as waiter:
             if any(_is_beyond(led[place], positions[place], committed=committed) for place in led):
                 return
             elsewhere = {place: offset for place, offset in positions.items() if place not in led}
-            if not elsewhere or self._peers is None:
+            if not elsewhere or self._leaders.is_alone:
                 await waiter.wait(wait_ms / 1000)
                 return
             async with asyncio.TaskGroup() as group:
@@ -451,17 +387,17 @@ class RemoteReads:
     ) -> None:
         """Wait at the leaders until one of them has records, or leads no more."""
         loop = asyncio.get_running_loop()
-        retries = _Retries(0)
+        retries = Retries(0)
         while (left_ms := int((deadline - loop.time()) * 1000)) > 0:
             by_leader: dict[BrokerId, list[PartitionId]] = {}
             for place in positions:
                 try:
-                    by_leader.setdefault(self._leader(place, retries), []).append(place)
+                    by_leader.setdefault(self._leaders.leader(place, retries), []).append(place)
                 except AlpacaError:
                     if not self._topics.exists(place.topic_id.bytes, place.partition):
                         return  # deleted
                     # There is no leader now, but there will be one.
-            if self._node_id in by_leader:
+            if self._leaders.node_id in by_leader:
                 return  # the reader finds it here
             if not by_leader:
                 await retries.pause()
@@ -482,12 +418,12 @@ class RemoteReads:
         until = loop.time() + leg_ms / 1000
         request = AwaitRecords(positions=tuple(positions), committed=committed, wait_ms=leg_ms)
         try:
-            await self._call(leader, request, leg_ms + CALL_MS)
+            await self._leaders.call(leader, request, leg_ms + CALL_MS)
         except AlpacaError as error:
-            if not isinstance(error, _RETRIED):
+            if not isinstance(error, RETRIED):
                 log.warning("records_not_awaited", node=leader, reason=str(error))
             # The reader looks again, and finds the new leader. Not at once: its election takes time.
-            await asyncio.sleep(_MAX_PAUSE_SECONDS)
+            await asyncio.sleep(MAX_PAUSE_SECONDS)
             return True
         return loop.time() < until
 
@@ -497,17 +433,17 @@ class RemoteReads:
         """Return the flushed offset once all before `offset`, or the whole log, is on the leader's disk."""
 
         async def local(_wait_ms: int) -> int:
-            return await self._flush(self._led_or_raise(place), offset)
+            return await self._flush(self._leaders.led_or_raise(place), offset)
 
-        return await self._ask(place, local, lambda _: FlushPartition(place=place, offset=offset), 0)
+        return await self._leaders.ask(place, local, lambda _: FlushPartition(place=place, offset=offset), 0)
 
     async def delete_before(self, place: PartitionId, offset: int) -> Bounds:
         """Delete the records before an offset that is no later than the high watermark; -1 is the latter."""
 
         async def local(_wait_ms: int) -> Bounds:
-            return await self._delete(self._led_or_raise(place), offset)
+            return await self._delete(self._leaders.led_or_raise(place), offset)
 
-        return await self._ask(place, local, lambda _: DeleteRecords(place=place, offset=offset), 0)
+        return await self._leaders.ask(place, local, lambda _: DeleteRecords(place=place, offset=offset), 0)
 
     async def _flush(self, partition: Partition, offset: int | None) -> int:
         await partition.flush_to(partition.end_offset if offset is None else offset)
@@ -526,9 +462,9 @@ class RemoteReads:
         errors: dict[int, RemoteError] = {}
         async for some in in_slices(request.places):
             for place in some:
-                partition = self._led(place)
+                partition = self._leaders.led(place)
                 if partition is None:
-                    errors[len(found)] = encode_error(self._absence(place))
+                    errors[len(found)] = encode_error(self._leaders.absence(place))
                 found.append(None if partition is None else bounds_of(partition))
         return FoundBounds(found, errors)
 
@@ -557,7 +493,7 @@ class RemoteReads:
         errors: dict[int, RemoteError] = {}
         for place in request.places:
             try:
-                found.append(await self._search(self._led_or_raise(place), request.timestamp_ms))
+                found.append(await self._search(self._leaders.led_or_raise(place), request.timestamp_ms))
             except AlpacaError as error:
                 errors[len(found)] = encode_error(error)
                 found.append(None)
@@ -566,7 +502,7 @@ class RemoteReads:
     async def _serve_waiting(self, request: AwaitRecords, _peer: Peer) -> None:
         _check_count(request.positions)
         positions = dict(request.positions)
-        led = {place: self._led_or_raise(place) for place in positions}
+        led = {place: self._leaders.led_or_raise(place) for place in positions}
         with waiting_for_records(led.values()) as waiter:
             if not any(
                 _is_beyond(partition, positions[place], committed=request.committed)
@@ -575,80 +511,19 @@ class RemoteReads:
                 await waiter.wait(request.wait_ms / 1000)
 
     async def _serve_flush(self, request: FlushPartition, _peer: Peer) -> int:
-        return await self._flush(self._led_or_raise(request.place), request.offset)
+        return await self._flush(self._leaders.led_or_raise(request.place), request.offset)
 
     async def _serve_deletion(self, request: DeleteRecords, _peer: Peer) -> Bounds:
-        return await self._delete(self._led_or_raise(request.place), request.offset)
+        return await self._delete(self._leaders.led_or_raise(request.place), request.offset)
 
-    # Routing.
-
-    def _led(self, place: PartitionId) -> Partition | None:
-        return self._topics.find(place.topic_id.bytes, place.partition)
-
-    def _led_or_raise(self, place: PartitionId) -> Partition:
-        if (found := self._led(place)) is None:
-            raise self._absence(place)
-        return found
-
-    def _absence(self, place: PartitionId) -> AlpacaError:
-        return self._topics.absence(place.topic_id.bytes, place.partition)
+    # Steps.
 
     def _follower(self, place: PartitionId, offset: int, *, committed: bool) -> Partition | None:
         """Return a replica of this broker that may serve a read in place of its leader."""
-        if self._peers is None or self._led(place) is not None:
+        if self._leaders.is_alone or self._leaders.led(place) is not None:
             return None
         replica = self._topics.followed(place.topic_id.bytes, place.partition)
         return replica if replica is not None and covers(replica, offset, committed=committed) else None
-
-    def _leader(self, place: PartitionId, retries: _Retries) -> BrokerId:
-        """Return the broker to ask, this one or another. Raises why there is none."""
-        if self._led(place) is not None:
-            return self._node_id
-        absence = self._absence(place)
-        if self._peers is None or not isinstance(absence, NotLeader):
-            raise absence
-        assert absence.leader is not None
-        hint = retries.hints.get(place)
-        if hint is not None and hint.leader_epoch > absence.leader_epoch:
-            return hint.leader
-        return BrokerId(absence.leader)
-
-    def _may_retry(self, place: PartitionId, error: AlpacaError, retries: _Retries) -> bool:
-        """Whether to look for a leader again: there is one to be found, and time left."""
-        return (
-            self._peers is not None
-            and isinstance(error, _RETRIED)
-            and self._topics.exists(place.topic_id.bytes, place.partition)
-            and not retries.is_over
-        )
-
-    async def _call(self, leader: BrokerId, request: Request[R], timeout_ms: int) -> R:
-        assert self._peers is not None
-        return await self._peers.call(leader, request, timeout_ms)
-
-    async def _ask(
-        self,
-        place: PartitionId,
-        local: Callable[[int], Awaitable[R]],
-        request: Callable[[int], Request[R]],
-        wait_ms: int,
-    ) -> R:
-        """Ask the leader of a partition, with the time that is left to wait; ask again if it moved."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        retries = _Retries(self._patience_ms)
-        while True:
-            left_ms = max(int((deadline - loop.time()) * 1000), 0)
-            try:
-                leader = self._leader(place, retries)
-                if leader == self._node_id:
-                    return await local(left_ms)
-                return await self._call(leader, request(left_ms), left_ms + CALL_MS)
-            except AlpacaError as error:
-                if not self._may_retry(place, error, retries):
-                    raise
-                retries.note(place, error)
-            await retries.pause()
 
     async def _poll(
         self,
@@ -659,13 +534,13 @@ class RemoteReads:
         wait_ms: int,
     ) -> R:
         """Ask the leader of a partition, leg by leg, until there is something to read or time is up."""
-        if self._led(place) is not None and not wait_ms:
+        if self._leaders.led(place) is not None and not wait_ms:
             return await local(0)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
-            found = await self._ask(place, local, request, min(left_ms, LEG_MS))
+            found = await self._leaders.ask(place, local, request, min(left_ms, LEG_MS))
             if is_enough(found) or left_ms <= LEG_MS:
                 return found
 
@@ -677,7 +552,7 @@ class RemoteReads:
         wait_ms: int,
     ) -> R:
         """Read a partition that is led here, until there is something to read or time is up."""
-        partition = self._led_or_raise(place)
+        partition = self._leaders.led_or_raise(place)
         found = await read(partition)
         if is_enough(found) or not wait_ms:
             return found
@@ -688,66 +563,9 @@ class RemoteReads:
                 if (left_seconds := deadline - loop.time()) <= 0:
                     break
                 await waiter.wait(left_seconds)
-                if self._led(place) is not partition:
-                    raise self._absence(place)
+                if self._leaders.led(place) is not partition:
+                    raise self._leaders.absence(place)
         return found
-
-    async def _each(
-        self,
-        places: Sequence[PartitionId],
-        local: Callable[[Partition], Awaitable[T]],
-        call: Callable[[BrokerId, Sequence[PartitionId]], Awaitable[list[T | AlpacaError | None]]],
-    ) -> list[Any]:
-        """Ask for something of many partitions, with one call per leader and attempt."""
-        results: dict[PartitionId, T | AlpacaError | None] = {}
-        retries = _Retries(self._patience_ms)
-        open_places = list(dict.fromkeys(places))
-        while open_places:
-            by_leader: dict[BrokerId, list[PartitionId]] = {}
-            for place in open_places:
-                try:
-                    by_leader.setdefault(self._leader(place, retries), []).append(place)
-                except AlpacaError as error:
-                    results[place] = error.with_traceback(None)
-            groups = [
-                (leader, some[first : first + MAX_PLACES])
-                for leader, some in by_leader.items()
-                for first in range(0, len(some), MAX_PLACES)
-            ]
-            answers = await asyncio.gather(
-                *(self._answers(leader, some, local, call) for leader, some in groups)
-            )
-            for (_, some), found in zip(groups, answers, strict=True):
-                results.update(zip(some, found, strict=True))
-            again = []
-            for place in open_places:
-                result = results[place]
-                if isinstance(result, AlpacaError) and self._may_retry(place, result, retries):
-                    retries.note(place, result)
-                    again.append(place)
-            if open_places := again:
-                await retries.pause()
-        return [results[place] for place in places]
-
-    async def _answers(
-        self,
-        leader: BrokerId,
-        places: Sequence[PartitionId],
-        local: Callable[[Partition], Awaitable[T]],
-        call: Callable[[BrokerId, Sequence[PartitionId]], Awaitable[list[T | AlpacaError | None]]],
-    ) -> list[T | AlpacaError | None]:
-        if leader != self._node_id:
-            try:
-                return await call(leader, places)
-            except AlpacaError as error:
-                return [error.with_traceback(None)] * len(places)
-        answers: list[T | AlpacaError | None] = []
-        for place in places:
-            try:
-                answers.append(await local(self._led_or_raise(place)))
-            except AlpacaError as error:
-                answers.append(error.with_traceback(None))
-        return answers
 
 
 def _is_beyond(partition: Partition, offset: int, *, committed: bool) -> bool:

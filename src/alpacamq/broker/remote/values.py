@@ -4,13 +4,12 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, moves, views
-from .read_values import READ_VALUES
+from . import appends, moves, read_values, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
-    *transactional_appends.VALUES,
-    *READ_VALUES,
-    *views.VALUES,
     *moves.VALUES,
+    *read_values.VALUES,
+    *transactional_appends.VALUES,
+    *views.VALUES,
 )
