@@ -54,6 +54,7 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.fifo import FifoQueues
 from .remote.moves import MoveTargets
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
@@ -289,7 +290,7 @@ class Broker:
         )
         peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        targets = MoveTargets(self.topics, self.appends, self.reads, peers)
+        targets = MoveTargets(leaders, self.appends, self.reads)
         views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
@@ -325,14 +326,10 @@ class Broker:
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
-        self.fifo = FifoPublisher(
-            self.topics,
-            self.publisher,
-            self.delays,
-            clock=self.clock,
-            executor=self.work_threads,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-        )
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        self.fifo = FifoQueues(self.topics, fifo, leaders)
+        if self.member is not None:
+            self.member.serve(self.fifo.handlers)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,

@@ -12,17 +12,16 @@ import msgspec
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.peers.handshake import Peer
-from alpacamq.broker.peers.link import Peers
-from alpacamq.broker.topics import Topics
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import NotLeader, RequestTimedOut
-from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 
 from .appends import Placed, RemoteAppends
 from .reads import RemoteReads, waiting_for_records
+from .routing import LeaderCalls
 
-CALL_MS = 10_000
+# How long the record of a move may take to be replicated.
+REPLICATED_MS = 10_000
 
 
 class SequenceFound(msgspec.Struct, frozen=True):
@@ -44,13 +43,10 @@ VALUES: tuple[type[msgspec.Struct], ...] = (FindSequence,)
 class MoveTargets:
     """Appends moved messages to partitions of any broker."""
 
-    def __init__(
-        self, topics: Topics, appends: RemoteAppends, reads: RemoteReads, peers: Peers | None
-    ) -> None:
-        self._topics = topics
+    def __init__(self, leaders: LeaderCalls, appends: RemoteAppends, reads: RemoteReads) -> None:
+        self._leaders = leaders
         self._appends = appends
         self._reads = reads
-        self._peers = peers
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -59,13 +55,11 @@ class MoveTargets:
 
     async def last_sequence(self, place: PartitionId, producer_id: int) -> int | None:
         """Return the last sequence of a producer in a partition, which is committed and on disk."""
-        if (partition := self._topics.find(place.topic_id.bytes, place.partition)) is not None:
-            return await _last_sequence(partition, producer_id)
-        error = self._topics.absence(place.topic_id.bytes, place.partition)
-        if not isinstance(error, NotLeader) or error.leader is None or self._peers is None:
-            raise error
         request = FindSequence(place=place, producer_id=producer_id)
-        return (await self._peers.call(BrokerId(error.leader), request, CALL_MS)).sequence
+        found = await self._leaders.ask(
+            place, lambda _: self._find(request), lambda _: request, REPLICATED_MS
+        )
+        return found.sequence
 
     async def append(self, place: PartitionId, batch: bytearray) -> Placed:
         """Append a batch; returns once it is committed, and on disk whatever the topic's settings say."""
@@ -73,11 +67,12 @@ class MoveTargets:
         await self._reads.flush(place, placed.next_offset)
         return placed
 
-    async def _on_find(self, request: FindSequence, _peer: Peer) -> SequenceFound:
-        place = request.place
-        if (partition := self._topics.find(place.topic_id.bytes, place.partition)) is None:
-            raise self._topics.absence(place.topic_id.bytes, place.partition)
+    async def _find(self, request: FindSequence) -> SequenceFound:
+        partition = self._leaders.led_or_raise(request.place)
         return SequenceFound(await _last_sequence(partition, request.producer_id))
+
+    async def _on_find(self, request: FindSequence, _peer: Peer) -> SequenceFound:
+        return await self._find(request)
 
 
 async def _last_sequence(partition: Partition, producer_id: int) -> int | None:
@@ -87,7 +82,7 @@ async def _last_sequence(partition: Partition, producer_id: int) -> int | None:
     end_offset = partition.end_offset
     await partition.flush_to(end_offset)
     loop = asyncio.get_running_loop()
-    until = loop.time() + CALL_MS / 1000
+    until = loop.time() + REPLICATED_MS / 1000
     with waiting_for_records([partition]) as waiter:
         while partition.high_watermark < end_offset:
             if not partition.is_leading:

@@ -4,10 +4,11 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, moves, read_values, views
+from . import appends, fifo, moves, read_values, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *fifo.VALUES,
     *moves.VALUES,
     *read_values.VALUES,
     *transactional_appends.VALUES,
