@@ -306,6 +306,7 @@ class Broker:
             ),
             self.topics,
             self.reads,
+            peers,
         )
         metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
@@ -315,7 +316,7 @@ class Broker:
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
             self.member.serve({**self.appends.handlers, **transactional.handlers})
-            self.member.serve({**views.handlers, **targets.handlers})
+            self.member.serve({**self.queues.handlers, **targets.handlers})
         self.publisher = Publisher(
             self.topics,
             self.appends,

@@ -20,6 +20,8 @@ from .messages import (
     BacklogRead,
     ConfigureRequest,
     DeleteRequest,
+    DescribeAllReply,
+    DescribeAllRequest,
     DescribeReply,
     DescribeRequest,
     EngineLimits,
@@ -341,6 +343,11 @@ class QueueEngine:
     def _list(self, _request: ListRequest, _reply_to: object, _out: Outcome, _now_ms: int) -> ListReply:
         return ListReply(queues=tuple((queue.id, dict(queue.overrides)) for queue in self._queues))
 
+    def _describe_all(
+        self, _request: DescribeAllRequest, _reply_to: object, _out: Outcome, _now_ms: int
+    ) -> DescribeAllReply:
+        return DescribeAllReply(queues=tuple(self.stats()))
+
     def _overrides(
         self, request: OverridesRequest, _reply_to: object, _out: Outcome, _now_ms: int
     ) -> OverridesReply:
@@ -453,6 +460,7 @@ _HANDLERS: Mapping[type[Request[Any]], _Handler] = {
     ConfigureRequest: QueueEngine._configure,
     DeleteRequest: QueueEngine._delete,
     DescribeRequest: QueueEngine._describe,
+    DescribeAllRequest: QueueEngine._describe_all,
     ListRequest: QueueEngine._list,
     OverridesRequest: QueueEngine._overrides,
     FinishedRequest: QueueEngine._finished,

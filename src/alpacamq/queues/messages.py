@@ -272,6 +272,16 @@ class DescribeRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
     """Describe the queue; GroupIdNotFound if it does not exist."""
 
 
+class DescribeAllReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of all queues of this machine."""
+
+    queues: tuple[DescribeReply, ...]
+
+
+class DescribeAllRequest(Request[DescribeAllReply], frozen=True, kw_only=True):
+    """Describe the queues of this machine."""
+
+
 class FinishedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the offsets that are done."""
 

@@ -36,6 +36,7 @@ from alpacamq.queues.messages import (
     Acquired,
     Action,
     BacklogRead,
+    DescribeAllRequest,
     DescribeReply,
     DescribeRequest,
     EndedLease,
@@ -249,6 +250,10 @@ class QueueHost:
         """Return the broker that hosts the engine of a queue. Raises CoordinatorUnavailable."""
         return await self._machines.broker_of(DescribeRequest(queue=queue).routing_key)
 
+    async def check_is_here(self, queue: QueueId) -> None:
+        """Raise NotCoordinator if another broker hosts the engine of a queue."""
+        await self._machines.host_of(DescribeRequest(queue=queue).routing_key)
+
     def settings(self, queue: QueueId, overrides: Mapping[str, str]) -> TopicConfig:
         """Return a topic's settings with the overrides of a group. Raises UnknownTopic."""
         return overridden(self._topics.config_of(self._topics.image.topic(queue.topic)), overrides)
@@ -350,8 +355,15 @@ class QueueHost:
         """Describe the partitions that cannot be loaded."""
         return self._machines.failures()
 
+    async def describe_all(self) -> list[DescribeReply]:
+        """Describe every queue on any broker, except in partitions that cannot be loaded."""
+        if not self._machines.exists:
+            return []
+        replies = await self._machines.ask_all(DescribeAllRequest())
+        return [each for reply in replies for each in reply.queues]
+
     def stats(self) -> list[DescribeReply]:
-        """Describe every queue that is loaded."""
+        """Describe every queue of this broker that is loaded."""
         return [stats for machine in self._machines.machines for stats in machine.stats()]
 
     async def settled(self) -> None:

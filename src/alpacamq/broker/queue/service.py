@@ -8,7 +8,9 @@ from functools import partial
 import msgspec
 
 from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
+from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.remote.reads import RemoteReads
+from alpacamq.broker.remote.redrives import RedriveCalls
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
@@ -61,11 +63,17 @@ class Receipted(msgspec.Struct, frozen=True, kw_only=True):
 class Queues:
     """All queues, on any broker."""
 
-    def __init__(self, host: QueueHost, topics: Topics, reads: RemoteReads) -> None:
+    def __init__(
+        self, host: QueueHost, topics: Topics, reads: RemoteReads, peers: Peers | None = None
+    ) -> None:
+        """`peers` is None for a cluster of this broker only."""
         self._host = host
         self._topics = topics
         self._reads = reads
         self._redrives = Redrives(host, topics)
+        self._redrive_calls = RedriveCalls(host, topics, self._redrives, peers)
+        # The calls of other brokers that this one answers.
+        self.handlers = {**host.views.handlers, **self._redrive_calls.handlers}
 
     async def run(self) -> None:
         """Run the queues until cancelled."""
@@ -298,8 +306,12 @@ class Queues:
         """Describe the partitions that cannot be loaded."""
         return self._host.failures()
 
+    async def describe_all(self) -> list[DescribeReply]:
+        """Describe every queue, on any broker."""
+        return await self._host.describe_all()
+
     def stats(self) -> list[DescribeReply]:
-        """Describe every queue that is loaded."""
+        """Describe every queue of this broker that is loaded."""
         return self._host.stats()
 
     async def start_redrive(
@@ -311,16 +323,17 @@ class Queues:
         max_messages: int | None = None,
     ) -> RedriveTask:
         """Start to move dead letters to `target`, or each to the topic it came from."""
-        return await self._redrives.start(
+        return await self._redrive_calls.start(
             source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
         )
 
-    def redrives(self, source: str | None = None) -> list[RedriveTask]:
-        """List the last hundred redrives, newest first."""
-        return self._redrives.tasks(source)
+    async def redrives(self, source: str | None = None) -> list[RedriveTask]:
+        """List the last hundred redrives of each broker that answers, newest first."""
+        return await self._redrive_calls.tasks(source)
 
-    def cancel_redrive(self, task_id: str) -> RedriveTask:
-        return self._redrives.cancel(task_id)
+    async def cancel_redrive(self, task_id: str) -> RedriveTask:
+        """Cancel a redrive on any broker. Raises InvalidRequest if no broker has it."""
+        return await self._redrive_calls.cancel(task_id)
 
     async def topic_deleted(self, topic: str) -> None:
         await self._host.topic_deleted(topic)

@@ -4,13 +4,14 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, moves, read_values, views
+from . import appends, fifo, moves, read_values, redrives, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *fifo.VALUES,
     *moves.VALUES,
     *read_values.VALUES,
+    *redrives.VALUES,
     *transactional_appends.VALUES,
     *views.VALUES,
 )
