@@ -58,6 +58,7 @@ from .remote.fifo import FifoQueues
 from .remote.moves import MoveTargets
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
+from .remote.shards import ShardCalls
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -269,12 +270,18 @@ class Broker:
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
+        shards = None
+        if self.member is not None:
+            stats = None if self.metrics is None else self.metrics.forwarded
+            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
+            self.member.serve(shards.handlers)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
             clock=SteadyClock(self.clock),
             executor=self.work_threads,
+            shards=shards,
         )
         self.delays = Delays(
             # Delayed messages are due by the wall clock.

@@ -31,7 +31,7 @@ from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Outcome, Request
 from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
-from alpacamq.queues.engine import EngineLimits, QueueEngine
+from alpacamq.queues.engine import REQUESTS, EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Acquired,
     Action,
@@ -217,7 +217,8 @@ class QueueHost:
             perform=self._perform,
             read=self._read,
             check=self._check_loadable,
-            serve=self._serve,
+            answer=self._answer,
+            requests=REQUESTS,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._topics_at_start = dict(topics.image.topics)
@@ -295,7 +296,7 @@ class QueueHost:
         """Return the messages that are leased for a receive. Cancelling releases them."""
         return await self.ask(request)
 
-    async def _serve(self, host: Host, request: Request[Any]) -> object:
+    async def _answer(self, host: Host, request: Request[Any]) -> object:
         """Return the reply of an engine on this broker to a request from any broker."""
         if self._producer_ids.is_low:
             await self._producer_ids.replenish(self._ids_wanted)

@@ -122,14 +122,14 @@ class RedriveCalls:
         brokers = self._topics.image.brokers.values()
         others = [each.id for each in brokers if each.id != self._topics.node_id and not each.is_fenced]
         replies = await asyncio.gather(*(self._try_to_ask(self._peers, each, request) for each in others))
-        return [reply for reply in replies if reply is not None]
+        return [reply for some in replies for reply in some]
 
-    async def _try_to_ask(self, peers: Peers, broker_id: BrokerId, request: Request[R]) -> R | None:
+    async def _try_to_ask(self, peers: Peers, broker_id: BrokerId, request: Request[R]) -> list[R]:
         try:
-            return await peers.call(broker_id, request, CALL_MS)
+            return [await peers.call(broker_id, request, CALL_MS)]
         except AlpacaError as error:
             log.warning("redrives_not_listed", broker=broker_id, reason=str(error))
-            return None
+            return []
 
     async def _start(self, request: StartRedrive) -> RedriveTask:
         return await self._here.start(

@@ -4,7 +4,7 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, moves, read_values, redrives, views
+from . import appends, fifo, moves, read_values, redrives, shards, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
@@ -12,6 +12,7 @@ REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *moves.VALUES,
     *read_values.VALUES,
     *redrives.VALUES,
+    *shards.VALUES,
     *transactional_appends.VALUES,
     *views.VALUES,
 )
