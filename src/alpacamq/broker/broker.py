@@ -272,7 +272,10 @@ class Broker:
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
         if self.member is not None:
             self.member.serve(self.reads.handlers)
@@ -371,7 +374,7 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)

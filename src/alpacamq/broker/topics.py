@@ -249,6 +249,11 @@ class Topics:
         """Return the partitions of a topic that this broker leads, by index."""
         return dict(self._replicas.led_of(name.encode()))
 
+    def replicas_of(self, name: str) -> Sequence[Partition]:
+        """Return the partitions of a topic that this broker has, led or followed."""
+        topic = self.image.topics.get(TopicName(name))
+        return () if topic is None else list(self._replicas.of_topic(topic.id).values())
+
     def all_partitions(self) -> Iterator[Partition]:
         """Yield every open partition of this broker."""
         return iter(self._replicas)
