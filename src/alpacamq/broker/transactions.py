@@ -122,7 +122,7 @@ class Transactions:
             perform=self._perform,
             check=self._abort_open,
             requests=TransactionCoordinator.HANDLERS,
-            serve=self._serve,
+            answer=self._answer,
             # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, shows it.
             overrides={"flush.messages": "1"},
         )
@@ -139,7 +139,7 @@ class Transactions:
             tasks.create_task(self.hanging.run())
 
     async def ask(self, request: TransactionRequest[R]) -> R:
-        """Return the reply of a transactional id's coordinator on any broker, or raise it if it is an error."""
+        """Return the reply of the coordinator on any broker, or raise it if it is an error."""
         return await self._machines.ask(request)
 
     async def ask_here(self, request: TransactionRequest[R]) -> R:
@@ -163,7 +163,7 @@ class Transactions:
             await self._flush_data(request.transactional_id)
         return await self.ask_here(request)
 
-    async def _serve(self, host: StateMachineHost[TransactionCoordinator], request: Request[R]) -> R:
+    async def _answer(self, host: StateMachineHost[TransactionCoordinator], request: Request[R]) -> R:
         """Return the reply of a coordinator on this broker to a request of any broker.
 
         If the id's last transaction is not complete, wait a short time and ask once more: clients that get
