@@ -319,6 +319,7 @@ def collect_process(text: Exposition, broker: Broker) -> None:
         text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)
     text.histograms(m.LOOP_LAG, [((), broker.event_loop.lag)])
     text.one(m.LOOP_STALLS, broker.event_loop.stalls)
+    text.one(m.CLOCK_AHEAD, broker.clock_ahead_ms / 1000)
     if broker.metrics is not None:
         text.histograms(m.FLUSH_SECONDS, [((), broker.metrics.flushes.seconds)])
         text.one(m.FLUSH_FAILURES, broker.metrics.flushes.failed)
@@ -392,7 +393,7 @@ class GroupCollector:
 
 
 async def collect_delays(text: Exposition, broker: Broker) -> None:
-    stats = await broker.delays.stats()
+    stats = await broker.delays.local_stats()
     text.one(m.DELAYED, stats.pending)
     text.one(m.DELAYED_SCHEDULED, stats.scheduled_total)
     text.one(m.DELAYED_DELIVERED, stats.fired_total)
