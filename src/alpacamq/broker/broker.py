@@ -57,6 +57,7 @@ from .remote.appends import RemoteAppends
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
+from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -281,12 +282,18 @@ class Broker:
         steady_clock: Now = SteadyClock(self.clock)
         if self.member is not None:
             self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
+        shards = None
+        if self.member is not None:
+            stats = None if self.metrics is None else self.metrics.forwarded
+            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
+            self.member.serve(shards.handlers)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
             clock=steady_clock,
             executor=self.work_threads,
+            shards=shards,
         )
         peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)

@@ -120,6 +120,7 @@ class Transactions:
             self._coordinator,
             perform=self._perform,
             check=self._abort_open,
+            requests=TransactionCoordinator.HANDLERS,
             # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, shows it.
             overrides={"flush.messages": "1"},
         )

@@ -4,7 +4,7 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, progress, read_values, status
+from . import appends, markers, progress, read_values, shards, status
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
@@ -12,5 +12,6 @@ REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *progress.VALUES,
     *read_values.VALUES,
     *status.STATUS_VALUES,
+    *shards.VALUES,
     *transactional_appends.VALUES,
 )

@@ -76,7 +76,7 @@ async def offset_commit(
             instance_id=request.group_instance_id,
         )
         try:
-            results: PartitionResults = await backend.broker.groups.ask(asked)
+            results: PartitionResults = await backend.broker.groups.ask_here(asked)
         except StaleMemberEpoch as error:
             # Versions without member epochs do not know this error.
             known = call.version >= _MEMBER_EPOCHS_FROM
@@ -114,7 +114,7 @@ async def txn_offset_commit(
                 instance_id=request.group_instance_id,
                 number=await _check_transaction(backend, request, call),
             )
-            return _codes(await backend.broker.groups.ask(asked))
+            return _codes(await backend.broker.groups.ask_here(asked))
         except ProducerFenced:
             # The error code of a partition, as clients expect here.
             return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -182,7 +182,7 @@ async def offset_delete(
             raise InvalidGroupId("group id must not be empty")
         for some in _batches(wanted):
             asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
-            results: PartitionResults = await backend.broker.groups.ask(asked)
+            results: PartitionResults = await backend.broker.groups.ask_here(asked)
             codes.update(zip(some, _codes(results), strict=True))
             await call.pause()
     except AlpacaError as error:
@@ -290,7 +290,7 @@ async def _fetched(
     )
     try:
         if named is None:
-            reply: FetchOffsetsReply = await backend.broker.groups.ask(asked)
+            reply: FetchOffsetsReply = await backend.broker.groups.ask_here(asked)
             topics = await _all_fetched(backend, reply, call)
         else:
             topics = await _named_fetched(backend, asked, named, call)
@@ -311,7 +311,7 @@ async def _named_fetched(
 ) -> list[wire.OffsetFetchResponseTopics]:
     offsets: list[wire.OffsetFetchResponsePartition] = []
     for some in _batches(_known_partitions(named)):
-        reply: FetchOffsetsReply = await backend.broker.groups.ask(
+        reply: FetchOffsetsReply = await backend.broker.groups.ask_here(
             msgspec.structs.replace(asked, partitions=tuple(some))
         )
         for each in reply.offsets:
