@@ -72,11 +72,14 @@ class Node(Program):
 class Nodes:
     """The nodes of a cluster by id."""
 
-    def __init__(self, root: Path, count: int) -> None:
+    def __init__(self, root: Path, count: int, settings: str = "") -> None:
         ports = free_ports(4 * count)
         groups = [ports[4 * number : 4 * number + 4] for number in range(count)]
         self.listed = ",".join(f"{number}@127.0.0.1:{each[3]}" for number, each in enumerate(groups, 1))
-        self.by_id = {number: Node(root, number, each, self.listed) for number, each in enumerate(groups, 1)}
+        self.by_id = {
+            number: Node(root, number, each, self.listed, settings=settings)
+            for number, each in enumerate(groups, 1)
+        }
 
     @property
     def kafka(self) -> str:

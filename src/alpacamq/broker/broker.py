@@ -33,7 +33,7 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
-from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
+from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
@@ -53,13 +53,21 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .remote.appends import RemoteAppends
+from .remote.progress import RemoteProgress
+from .remote.reads import RemoteReads
+from .remote.routing import LeaderCalls
+from .remote.shards import ShardCalls
+from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .statemachine.host import Now
 from .statemachine.topic import HostResources
 from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
+from .transactional_appends import TransactionalAppends
 from .transactions import Transactions
 
 log = get_logger(__name__)
@@ -214,6 +222,11 @@ class Broker:
         self._build()  # here: the image changes on the event loop
 
     @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        return self.registration.clock_ahead_ms
+
+    @property
     def cluster_id(self) -> str:
         return self._directory.cluster_id
 
@@ -254,28 +267,53 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
+        leaders = LeaderCalls(
+            self.topics, settings.node_id, None if self.member is None else self.member.peers
+        )
+        self.reads = RemoteReads(
+            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+        )
+        if self.member is not None:
+            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
+        shards = None
+        if self.member is not None:
+            stats = None if self.metrics is None else self.metrics.forwarded
+            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
+            self.member.serve(shards.handlers)
+        # The clock of due times: other brokers may have to deliver a message, or end a lease.
+        self.time: Clock = self.clock
+        steady_clock: Now = SteadyClock(self.clock)
+        if self.member is not None:
+            self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
-            clock=SteadyClock(self.clock),
+            clock=steady_clock,
             executor=self.work_threads,
+            shards=shards,
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
-            # Delayed messages are due by the wall clock.
-            replace(resources, clock=self.clock),
+            # Delayed messages are due by the wall clock, or by that of the cluster.
+            replace(resources, clock=self.time),
             self.producer_ids,
+            self.appends,
+            progress,
             settings.delays,
-            clock=self.clock,
+            clock=self.time,
+            is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
         self.delayed_batches = DelayedBatches(
-            self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
+            self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
         self.queues = Queues(
             QueueHost(
@@ -291,11 +329,22 @@ class Broker:
         )
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
-            resources, self.producer_ids, settings.transactions, self.groups, self.clock
+            resources,
+            self.producer_ids,
+            settings.transactions,
+            self.groups,
+            self.clock,
+            peers=peers,
+            flush_elsewhere=self.reads.flush,
         )
+        transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
+        if self.member is not None:
+            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
+            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
-            self.transactions,
+            self.appends,
+            transactional,
             self.delays,
             self._staged,
             clock=self.clock,
@@ -320,6 +369,9 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        if self.member is not None:
+            self.member.serve(self.cluster_status.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
@@ -514,6 +566,7 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )

@@ -34,6 +34,7 @@ from .peers.bootstrap import Bootstrap, Candidate
 from .peers.handshake import LocalNode, Peer, read_secret
 from .peers.link import Dialler, Events, Peers
 from .peers.values import Values
+from .remote import shards
 from .remote.values import REMOTE_VALUES
 
 log = get_logger(__name__)
@@ -96,7 +97,9 @@ class Member:
             may_vote=CONTROLLER_ROLE in settings.roles,
         )
         # The calls that this node answers. Those to partitions fail until the broker has its topics.
-        self.handlers: dict[type[msgspec.Struct], Any] = dict.fromkeys(REMOTE_VALUES, not_ready) | {
+        self.handlers: dict[type[msgspec.Struct], Any] = {
+            **dict.fromkeys(REMOTE_VALUES, not_ready),
+            **dict.fromkeys(shards.VALUES, shards.not_loaded),
             AskHello: self.bootstrap.hello,
             Propose: self.bootstrap.propose,
             ControllerCall: self.network.on_command,
@@ -188,8 +191,12 @@ class Member:
             broker = metadata.image.brokers.get(peer.id)
             if peer.is_voter or broker is None or CONTROLLER_ROLE not in broker.roles:
                 continue
+            if not broker.is_running:
+                continue  # its vote may have been removed because it is lost
             if broker.directory_id != peer.directory:
                 continue  # another process with the same id
+            if broker.is_leaving and peer.id not in voters:
+                continue  # it is being removed
             wanted = dict(voters)
             if peer.id in voters:
                 # It has another directory: the vote of the lost one goes first.

@@ -14,9 +14,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
-from alpacamq.cluster.broker_config import ALL_BROKERS, topic_defaults, usable
+from alpacamq.cluster.broker_config import ALL_BROKERS, TopicDefaults, topic_defaults, usable
 from alpacamq.cluster.commands import (
     AddPartitions,
+    AllocateProducerIds,
     ConfigureBroker,
     ConfigureTopic,
     CreateTopic,
@@ -53,6 +54,8 @@ P = ParamSpec("P")
 ID_BYTES = 16
 # Topics that get new defaults between two turns of the event loop.
 CONFIGURED_AT_ONCE = 50
+# Settings of topics that are kept.
+MAX_CONFIGS = 10_000
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
 STOPPING = "the broker is stopping, and not all partitions have been recovered"
@@ -106,6 +109,8 @@ class Topics:
         self._file_defaults = file_defaults
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
+        # Of topics asked for, with what they were computed from.
+        self._configs: dict[TopicId, tuple[Topic, TopicDefaults, TopicConfig]] = {}
         self._report_unusable()
         # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
@@ -161,6 +166,10 @@ class Topics:
         if state is None or state.leader is None or state.leader == self._node_id:
             return None
         return self._replicas.of_topic(topic.id).get(index)
+
+    def replica(self, key: bytes, index: int) -> Partition | None:
+        """Return the replica of this broker, whether it leads or follows; None if it has none."""
+        return self.find(key, index) or self.followed(key, index)
 
     @property
     def is_recovering(self) -> bool:
@@ -221,6 +230,17 @@ class Topics:
         missing = (index for index in range(self.image.topic(name).partitions) if index not in led)
         raise self.absence(name.encode(), next(missing, 0))
 
+    def places_of(self, name: str) -> list[PartitionId]:
+        """Return the ids of a topic's partitions in order, wherever they are led. Raises UnknownTopic."""
+        topic = self.image.topic(name)
+        return [PartitionId(topic.id, index) for index in range(topic.partitions)]
+
+    def place(self, name: str, index: int) -> PartitionId:
+        """Return the id of a partition, wherever it is led. Raises UnknownTopic."""
+        if not self.exists(name.encode(), index):
+            raise self.absence(name.encode(), index)
+        return PartitionId(self.image.topic(name).id, index)
+
     def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
         """Return the partitions of a topic that this broker leads, by index."""
         return dict(self._replicas.led_of(name.encode()))
@@ -230,7 +250,14 @@ class Topics:
         return iter(self._replicas)
 
     def config_of(self, topic: Topic) -> TopicConfig:
-        return topic_config(topic.overrides, self.defaults.merged)
+        """Return the settings of a topic, with the defaults of this broker."""
+        known = self._configs.get(topic.id)
+        if known is None or known[0] is not topic or known[1] is not self.defaults:
+            if len(self._configs) >= MAX_CONFIGS:
+                self._configs.clear()
+            known = topic, self.defaults, topic_config(topic.overrides, self.defaults.merged)
+            self._configs[topic.id] = known
+        return known[2]
 
     def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
@@ -368,6 +395,14 @@ class Topics:
             )
             topic = await self._metadata.ask(command)
         return topic
+
+    async def catch_up(self) -> None:
+        """Return once the image has everything that was decided before this call.
+
+        Only then does the image say that something does not exist. By a command that has to be committed:
+        a controller that was replaced and does not know it cannot answer that.
+        """
+        await self._metadata.ask(AllocateProducerIds(count=1))
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:

@@ -35,6 +35,8 @@ from .messages import (
     DeleteOffsetsRequest,
     FetchOffsetsRequest,
     GroupDescription,
+    GroupIds,
+    GroupIdsRequest,
     GroupRequest,
     GroupSettings,
     HeartbeatRequest,
@@ -84,6 +86,8 @@ class DescribeRequest(
     kw_only=True,
 ):
     """Describe one group."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
 
 class TopicDeleted(Request[None], frozen=True, kw_only=True):
@@ -208,10 +212,9 @@ class GroupCoordinator(HandlesOneByOne):
     def txn_commit(self, request: TxnCommitRequest, reply_to: object, now_ms: int) -> Outcome:
         """Store offsets that take effect when their transaction commits."""
         group = self._check_commit(request, now_ms)
-        self._offsets.check_producer(request.producer_id, request.producer_epoch)
-        add_pending = partial(
-            self._offsets.add_pending, request.producer_id, request.producer_epoch, request.group
-        )
+        producer = (request.producer_id, request.producer_epoch, request.number)
+        self._offsets.check_producer(*producer)
+        add_pending = partial(self._offsets.add_pending, *producer, request.group)
         changes, results = self._checked_commits(request.offsets, add_pending, now_ms)
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
@@ -219,7 +222,7 @@ class GroupCoordinator(HandlesOneByOne):
         self, request: CompleteTransactionRequest, reply_to: object, _now_ms: int
     ) -> Outcome:
         """Apply or drop the offsets of a transaction; do nothing if it has none."""
-        producer = (request.producer_id, request.producer_epoch)
+        producer = (request.producer_id, request.producer_epoch, request.number)
         return reply(reply_to, Accepted(), self._offsets.complete(*producer, committed=request.committed))
 
     def fetch_offsets(self, request: FetchOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:
@@ -256,6 +259,11 @@ class GroupCoordinator(HandlesOneByOne):
         found = ((group_id, self._groups.find(group_id)) for group_id in names)
         listed = (_listed(group_id, group) for group_id, group in found if group is not None)
         return reply(reply_to, ListReply(groups=tuple(line for line in listed if request.matches(line))))
+
+    def list_ids(self, request: GroupIdsRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the ids of groups."""
+        names = self._configs.groups() if request.configured else self._groups.ids()
+        return reply(reply_to, GroupIds(groups=tuple(names)))
 
     def delete_group(self, request: DeleteGroupRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Delete a group and its offsets."""
@@ -296,6 +304,7 @@ class GroupCoordinator(HandlesOneByOne):
         DescribeRequest: describe,
         RebalancesRequest: rebalances,
         ListRequest: list_groups,
+        GroupIdsRequest: list_ids,
         DeleteGroupRequest: delete_group,
         TopicDeleted: topic_deleted,
         OffsetsDropped: drop_offsets,
@@ -304,10 +313,6 @@ class GroupCoordinator(HandlesOneByOne):
     def group_ids(self) -> list[str]:
         """Return the ids of all groups."""
         return [*self._groups.ids()]
-
-    def configured_groups(self) -> list[str]:
-        """Return the ids of groups with settings of their own."""
-        return self._configs.groups()
 
     def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
         """Yield statistics of the groups that exist; consume them before the next event."""

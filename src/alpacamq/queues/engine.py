@@ -6,7 +6,7 @@ needs more of the log than is indexed waits for that event.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, TooManyWaiting, UnknownTopic
@@ -449,3 +449,5 @@ _HANDLERS: Mapping[type[Request[Any]], _Handler] = {
     MovesReturned: QueueEngine._moves_returned,
     TopicsChanged: QueueEngine._topics_changed,
 }
+# The requests and events that an engine handles.
+REQUESTS: Final = tuple(_HANDLERS)

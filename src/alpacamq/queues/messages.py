@@ -6,7 +6,7 @@ one batch of few records.
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -147,6 +147,8 @@ class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     With `max_messages` 0 nothing is leased: the reply is sent as soon as there is a message to lease.
     """
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     consumer: str
     max_messages: int
     visibility_ms: int | None = None  # None: the setting of the queue
@@ -157,6 +159,13 @@ class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     # blocked until all of them are settled.
     key_runs: bool = False
     share: ShareTerms | None = None  # None: as before
+
+    @property
+    def max_wait_ms(self) -> int:
+        return self.wait_ms
+
+    def after(self, spent_ms: int) -> "ReceiveRequest":
+        return msgspec.structs.replace(self, wait_ms=max(self.wait_ms - spent_ms, 0))
 
 
 class Action(StrEnum):
@@ -199,11 +208,15 @@ class SettleReply(msgspec.Struct, frozen=True, kw_only=True):
 class SettleRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
     """Settle deliveries of one queue."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     settlements: tuple[Settlement, ...]
 
 
 class ReleaseConsumerRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
     """Release all leases of a consumer that has disconnected."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     consumer: str
 
@@ -262,6 +275,8 @@ class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
 class ConfigureRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
     """Override queue.* settings for this group on this topic; None removes an override."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     overrides: Mapping[str, str | None]
 
 
@@ -272,6 +287,8 @@ class DeleteRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
 class DescribeRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
     """Describe the queue; GroupIdNotFound if it does not exist."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
     """All queues of this machine."""
@@ -281,6 +298,8 @@ class ListReply(msgspec.Struct, frozen=True, kw_only=True):
 
 class ListRequest(Request[ListReply], frozen=True, kw_only=True):
     """List the queues of this machine."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
 
 class TopicsChanged(Request[None], frozen=True, kw_only=True):

@@ -23,6 +23,9 @@ from alpacamq.broker.partition.replicas import Replicas
 from alpacamq.broker.peers.handshake import LocalNode
 from alpacamq.broker.peers.link import Dialler, Peers
 from alpacamq.broker.peers.values import Values
+from alpacamq.broker.remote import read_values
+from alpacamq.broker.remote.reads import RemoteReads
+from alpacamq.broker.remote.routing import LeaderCalls
 from alpacamq.broker.replication.service import FlushPolicy, Replication, ReplicationSettings
 from alpacamq.broker.topics import Topics
 from alpacamq.cluster.commands import (
@@ -156,12 +159,14 @@ class ReplicaNode:
         )
         self.fetches = ReplicaFetches(self.topics, self.threads)
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
-        values = Values([Heartbeat])
-        self.listener = ClusterListener(
-            "127.0.0.1", 0, lambda: local, SECRET, Service(values, {}, {}, self.fetches.on_connection)
-        )
-        self.address = Address(*self.listener.bind())
+        values = Values([Heartbeat, *read_values.VALUES])
         self.peers = Peers(Dialler(lambda: local, SECRET, values, random=lambda: 0.0))
+        self.reads = RemoteReads(
+            LeaderCalls(self.topics, self.id, self.peers), self.threads, unpacked_limit_bytes=64 << 20
+        )
+        service = Service(values, dict(self.reads.handlers), {}, self.fetches.on_connection)
+        self.listener = ClusterListener("127.0.0.1", 0, lambda: local, SECRET, service)
+        self.address = Address(*self.listener.bind())
         self.replication.connect(self.peers)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -33,7 +33,7 @@ from alpacamq.wire.queues import QueueTotals
 from . import requests
 from .exposition import Exposition, Labels
 from .requests import Traffic
-from .stats import all_transactions, lanes_of, stats_of, totals_of
+from .stats import lanes_of, stats_of, totals_of
 
 # No topic can have this name.
 OTHER = "(other)"
@@ -319,6 +319,7 @@ def collect_process(text: Exposition, broker: Broker) -> None:
         text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)
     text.histograms(m.LOOP_LAG, [((), broker.event_loop.lag)])
     text.one(m.LOOP_STALLS, broker.event_loop.stalls)
+    text.one(m.CLOCK_AHEAD, broker.clock_ahead_ms / 1000)
     if broker.metrics is not None:
         text.histograms(m.FLUSH_SECONDS, [((), broker.metrics.flushes.seconds)])
         text.one(m.FLUSH_FAILURES, broker.metrics.flushes.failed)
@@ -392,7 +393,7 @@ class GroupCollector:
 
 
 async def collect_delays(text: Exposition, broker: Broker) -> None:
-    stats = await broker.delays.stats()
+    stats = await broker.delays.local_stats()
     text.one(m.DELAYED, stats.pending)
     text.one(m.DELAYED_SCHEDULED, stats.scheduled_total)
     text.one(m.DELAYED_DELIVERED, stats.fired_total)
@@ -412,7 +413,7 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.one(m.HANGING_TRANSACTIONS, len(broker.transactions.hanging.found))
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
-        found = await all_transactions(broker, ListTransactions())
+        found = await broker.transactions.find_here(ListTransactions())
     stats = stats_of(found)
     text.add(m.TRANSACTIONAL_IDS, {(state,): count for state, count in stats.by_state.items()})
     now_ms = broker.clock.now_ms()

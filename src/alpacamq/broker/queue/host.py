@@ -29,7 +29,7 @@ from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
-from alpacamq.queues.engine import EngineLimits, QueueEngine
+from alpacamq.queues.engine import REQUESTS, EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Acquired,
     Action,
@@ -163,6 +163,7 @@ class QueueHost:
             perform=self._perform,
             read=self._read,
             check=self._check_loadable,
+            requests=REQUESTS,
         )
         self._topics_at_start = dict(topics.image.topics)
         self._low_on_ids = asyncio.Event()

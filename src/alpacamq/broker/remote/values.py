@@ -2,4 +2,16 @@
 
 import msgspec
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = ()
+from alpacamq.broker import transactional_appends
+
+from . import appends, markers, progress, read_values, shards, status
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *markers.VALUES,
+    *progress.VALUES,
+    *read_values.VALUES,
+    *status.STATUS_VALUES,
+    *shards.VALUES,
+    *transactional_appends.VALUES,
+)

@@ -6,7 +6,7 @@ coordinator decides which transition a request causes, and whether it is allowed
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -259,7 +259,13 @@ class EndProtocol(Enum):
 
 
 class TransactionRequest(Request[R], Generic[R], frozen=True, kw_only=True):
-    """A request about one transactional id."""
+    """A request about one transactional id.
+
+    All may be repeated: a transaction is ended once, and an identity whose reply was lost is given again, or
+    is fenced by the next.
+    """
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     transactional_id: str
 
@@ -276,7 +282,9 @@ class InitProducer(TransactionRequest[ProducerIdentity], frozen=True, kw_only=Tr
 
 
 class PartitionsAdded(msgspec.Struct, frozen=True):
-    """All partitions are part of the ongoing transaction."""
+    """All partitions are part of the ongoing transaction, which has this number."""
+
+    number: int
 
 
 class AddPartitions(TransactionRequest[PartitionsAdded], frozen=True, kw_only=True):
@@ -290,6 +298,7 @@ class PartitionsVerified(msgspec.Struct, frozen=True):
     """The producer may write, except to the partitions that are `absent` from its transaction."""
 
     absent: tuple[TopicPartition, ...]
+    number: int
 
 
 class VerifyPartitions(TransactionRequest[PartitionsVerified], frozen=True, kw_only=True):
@@ -317,7 +326,31 @@ class ListTransactions(Request[tuple[Transaction, ...]], frozen=True, kw_only=Tr
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     running_longer_than_ms: int | None = None
-    id_matches: Callable[[str], bool] | None = None
+    transactional_ids: frozenset[str] = frozenset()
+
+
+class OpenTransactions(msgspec.Struct, frozen=True):
+    """Producer id and partition of transactions that are open, or lack markers."""
+
+    known: frozenset[tuple[int, TopicPartition]]
+
+
+class FindOpen(Request[OpenTransactions], frozen=True, kw_only=True):
+    """Return the open transactions of some producers."""
+
+    producer_ids: frozenset[int]
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    """The number of transactions that were aborted."""
+
+    count: int
+
+
+class AbortIn(Request[Aborted], frozen=True, kw_only=True):
+    """Abort the open transactions of partitions that have lost records; the reply follows the decision."""
+
+    partitions: frozenset[TopicPartition]
 
 
 class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ async def share_group_heartbeat(
         client_host=call.client_host,
     )
     try:
-        reply: ShareHeartbeatReply = await backend.broker.groups.ask(asked)
+        reply: ShareHeartbeatReply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -92,8 +92,9 @@ async def queue_topics(backend: Backend, group: str) -> list[str]:
 
 
 async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> list[ListedGroup]:
-    """Return groups that exist only because they use topics as queues."""
-    names = {queue.group for queue in await backend.broker.queues.queues()}
+    """Return groups that exist only because they use topics as queues, and would be coordinated here."""
+    groups = backend.broker.groups
+    names = {queue.group for queue in await backend.broker.queues.queues() if groups.is_here(queue.group)}
     return [
         ListedGroup(
             group=name, protocol_type=SHARE_PROTOCOL, state=ShareGroupState.EMPTY, type=SHARE_PROTOCOL
@@ -105,7 +106,7 @@ async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> lis
 async def find_share_group(backend: Backend, group: str) -> ShareGroupDescription:
     """Return the share group of this name; raise GroupIdNotFound."""
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             return found
     except GroupIdNotFound:
@@ -126,12 +127,12 @@ async def delete_group(backend: Backend, group: str) -> None:
     """Delete a group of any kind without members, and the queues of a share group."""
     topics: list[str] = []
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
     except GroupIdNotFound:
         if not (topics := await queue_topics(backend, group)):
             raise
     else:
-        await backend.broker.groups.ask(DeleteGroupRequest(group=group))
+        await backend.broker.groups.ask_here(DeleteGroupRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             topics = await queue_topics(backend, group)
     for topic in topics:
@@ -329,7 +330,7 @@ async def _check_new_or_empty(backend: Backend, group: str) -> None:
     if not group:
         raise InvalidGroupId("the group must have a name")
     try:
-        await backend.broker.groups.ask(DescribeRequest(group=group))
+        await backend.broker.groups.ask_here(DescribeRequest(group=group))
     except GroupIdNotFound:
         return
     await _check_empty(backend, group)

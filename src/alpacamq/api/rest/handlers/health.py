@@ -11,7 +11,7 @@ from msgspec import Meta
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.metrics.exposition import CONTENT_TYPE
-from alpacamq.api.metrics.stats import all_transactions, stats_of
+from alpacamq.api.metrics.stats import stats_of
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
@@ -90,7 +90,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     with suppress(AlpacaError):
         open_transactions = 0
         if TRANSACTIONS_TOPIC in topics:
-            found = stats_of(await all_transactions(broker, ListTransactions()))
+            found = stats_of(await broker.transactions.find(ListTransactions()))
             open_transactions = found.by_state["ongoing"]
     partitions = list(broker.topics.all_partitions())
     return Stats(
