@@ -246,7 +246,9 @@ class Broker:
             flushes=self._flushes,
             executor=self.work_threads,
             clock=self.clock,
+            is_damage_known=self.registration.is_damage_known,
         )
+        self.registration.damage_known = self.replication.damage_known
         if self.member is not None:
             self.replication.connect(self.member.peers)
         self.replicas = Replicas(

@@ -116,6 +116,11 @@ class FollowedLog(Protocol):
         """Where the leader's log starts; -1 if that is not known."""
         ...
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether the log was emptied because of damage, and is not complete again."""
+        ...
+
     async def suspend(self) -> None:
         """Begin nothing any more, and return once the log is at rest."""
         ...
