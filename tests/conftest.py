@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write actual results into the transcripts"
     )
+    parser.addoption("--nodes", type=int, default=1, help="run tests/compat with a cluster of so many nodes")
     parser.addoption("--screenshots", action="store_true", help="retake the screenshots of the console")
 
 

@@ -1,4 +1,4 @@
-"""One broker for all compat tests of a worker, and the clients to test with it."""
+"""One broker, or cluster, for all compat tests of a worker, and the clients to test with it."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,7 @@ from tests.brokers import Broker
 from . import kcat
 from .aio import AioKafka
 from .client import Admin, Client
+from .cluster import BrokerCluster
 from .confluent import Confluent
 from .kafka_python import KafkaPython
 from .kcat import Kcat
@@ -39,9 +40,13 @@ def skip_if_unable(kind: type[Client], compression: str = "none") -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker without automatic topic creation."""
-    broker = Broker(tmp_path_factory.mktemp("compat") / "data", config=CONFIG)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker without automatic topic creation, or a cluster of as many nodes as --nodes says."""
+    directory = tmp_path_factory.mktemp("compat") / "data"
+    nodes: int = request.config.getoption("nodes")
+    broker = Broker(directory, config=CONFIG)
+    if nodes > 1:
+        broker = BrokerCluster(directory, nodes=nodes, config=CONFIG)
     try:
         yield broker.start()
     finally:

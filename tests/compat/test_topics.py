@@ -64,7 +64,7 @@ def test_a_validate_only_creation_creates_nothing(admin: Admin, topic: str) -> N
         pytest.param("..", 1, 1, {}, INVALID_TOPIC, "", id="the parent directory as a name"),
         pytest.param("x" * 250, 1, 1, {}, INVALID_TOPIC, "249", id="a name too long"),
         pytest.param(None, 0, 1, {}, INVALID_PARTITIONS, "", id="no partitions"),
-        pytest.param(None, 1, 3, {}, INVALID_REPLICATION, "3", id="more replicas than brokers"),
+        pytest.param(None, 1, 9, {}, INVALID_REPLICATION, "9", id="more replicas than brokers"),
         pytest.param(
             None, 1, 1, {"retention.mss": "1"}, INVALID_CONFIG, "retention.ms", id="an unknown setting"
         ),

@@ -6,7 +6,8 @@ import pytest
 
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.batch import TRANSACTIONAL
-from alpacamq.model.control import marker_batch
+from alpacamq.model.control import NO_NUMBER, marker_batch
+from alpacamq.model.errors import TransactionCoordinatorFenced
 from alpacamq.model.records import Record, read_records, write_batch
 
 from .logs import NOW_MS, a_storage, append, flush, open_log, read_batches
@@ -24,8 +25,10 @@ def transactional(producer_id: int, sequence: int, key: bytes = b"k", value: byt
     )
 
 
-def marker(producer_id: int, *, committed: bool) -> bytearray:
-    return marker_batch(producer_id, 0, committed, 0, NOW_MS)
+def marker(
+    producer_id: int, *, committed: bool, coordinator_epoch: int = 0, number: int = NO_NUMBER
+) -> bytearray:
+    return marker_batch(producer_id, 0, committed, coordinator_epoch, NOW_MS, number)
 
 
 def a_story(log: PartitionLog) -> None:
@@ -123,3 +126,56 @@ def test_open_transactions_are_not_compacted(tmp_path: Path) -> None:
     append(log, marker(OTHER, committed=True))
     compact(log)
     assert b"old" * 100 not in values(log)
+
+
+REOPENED = pytest.mark.parametrize(
+    ("checkpoint_bytes", "is_reopened"),
+    [(8 << 20, False), (8 << 20, True), (1, True)],
+    ids=["in memory", "replayed", "from a snapshot"],
+)
+
+
+@REOPENED
+def test_a_repeated_marker_does_not_end_the_next_transaction(
+    tmp_path: Path, checkpoint_bytes: int, is_reopened: bool
+) -> None:
+    log = open_log(tmp_path / "t", a_storage(checkpoint_bytes=checkpoint_bytes))
+    append(log, transactional(ONE, 0), marker(ONE, committed=True, number=4), transactional(ONE, 1))
+    flush(log)
+    if is_reopened:
+        log.close()
+        log = open_log(tmp_path / "t")
+    for number in (4, 3):
+        assert append(log, marker(ONE, committed=True, number=number)) == [(1, 2, True)]
+    assert log.transactions.open_offset(ONE) == 2
+    assert append(log, marker(ONE, committed=False, number=5)) == [(3, 4, False)]
+    assert log.transactions.open_offset(ONE) is None
+    assert log.transactions.aborted_between(0, 4) == [(ONE, 2)]
+
+
+@REOPENED
+def test_markers_of_a_former_coordinator_are_refused(
+    tmp_path: Path, checkpoint_bytes: int, is_reopened: bool
+) -> None:
+    log = open_log(tmp_path / "t", a_storage(checkpoint_bytes=checkpoint_bytes))
+    append(log, transactional(ONE, 0), marker(ONE, committed=True, coordinator_epoch=7, number=1))
+    append(log, transactional(ONE, 1), transactional(OTHER, 0))
+    flush(log)
+    if is_reopened:
+        log.close()
+        log = open_log(tmp_path / "t")
+    (refused,) = append(log, marker(ONE, committed=True, coordinator_epoch=6, number=2))
+    assert isinstance(refused, TransactionCoordinatorFenced)
+    assert log.transactions.open_offset(ONE) == 2
+    # Of another producer, which another coordinator may own.
+    assert append(log, marker(OTHER, committed=True, coordinator_epoch=2, number=1)) == [(4, 5, False)]
+    # A repeated marker was written, whoever asks.
+    assert append(log, marker(ONE, committed=True, coordinator_epoch=6, number=1)) == [(1, 2, True)]
+
+
+def test_a_truncated_marker_is_written_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    append(log, transactional(ONE, 0), marker(ONE, committed=True, coordinator_epoch=7, number=1))
+    flush(log)
+    log.truncate_to(1)
+    assert append(log, marker(ONE, committed=True, coordinator_epoch=6, number=1)) == [(1, 2, False)]

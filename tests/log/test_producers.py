@@ -1,10 +1,12 @@
 """Idempotent producers: repeats are recognised, gaps refused, older instances fenced."""
 
+import msgspec
 import pytest
 
 from alpacamq.log.producer_state import (
     IDLE_LIMIT_MS,
     WINDOW,
+    LastMarker,
     ProducerEntry,
     ProducerTable,
     SentBatch,
@@ -183,10 +185,15 @@ def test_replaying_the_log_gives_the_same_states() -> None:
 def test_states_are_read_back_from_a_snapshot() -> None:
     states = {
         7: ProducerEntry(1, (SentBatch(0, 2, 40), SentBatch(3, 3, 43)), 99),
-        2**62: ProducerEntry(0, (), 5),
+        2**62: ProducerEntry(0, (), 5, LastMarker(3, 17, 80)),
     }
     assert decode_entries(encode_entries(states)) == states
     assert list(decode_entries(encode_entries(states))) == list(states)
+
+
+def test_a_snapshot_of_a_version_without_markers_is_read() -> None:
+    body = msgspec.msgpack.encode(((7, (1, ((0, 2, 40),), 99)),))
+    assert decode_entries(body) == {7: ProducerEntry(1, (SentBatch(0, 2, 40),), 99)}
 
 
 @pytest.mark.parametrize("body", [b"", b"\x91", b"\x91\x91\x01", b'{"a":1}', b"\xdd\xff\xff\xff\xff"])

@@ -18,7 +18,7 @@ from alpacamq.log.transactions import (
     read_stored_marker,
 )
 from alpacamq.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, place, read_header
-from alpacamq.model.control import Marker, marker_batch
+from alpacamq.model.control import Marker, marker_batch, read_marker
 from alpacamq.model.records import Record, write_batch
 
 
@@ -315,6 +315,8 @@ def test_a_marker_is_found_again_in_its_segment(tmp_path: Path, committed: bool)
     assert header.is_control
     assert header.is_transactional
     assert marker == Marker(committed, 5)
+    numbered = marker_batch(7, 3, committed, 5, 1_000, number=2**40)
+    assert read_marker(numbered) == Marker(committed, 5, 2**40)
 
 
 @pytest.mark.parametrize(

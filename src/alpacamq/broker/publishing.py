@@ -7,10 +7,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.batch import HEADER_BYTES, TRANSACTIONAL, Codec, stamp_producer
-from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRecord, InvalidTimestamp, UnknownTopic
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidDelay,
+    InvalidRecord,
+    InvalidTimestamp,
+    PartitionNotReady,
+    UnknownTopic,
+)
 from alpacamq.model.headers import LANE
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
@@ -22,9 +30,10 @@ from .delay.service import DelayedMessage, Delays
 from .partition.appends import Append
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
+from .remote.appends import Placed, RemoteAppends, placed
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
-from .transactions import Errors, Transactions, retry_if_marker_written
+from .transactional_appends import TransactionalAppends, TransactionalProducer
 
 # Upper bound of a record's size beside key, value and headers: lengths, deltas, counts.
 _RECORD_BYTES = 48
@@ -108,7 +117,6 @@ __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 REPLICATION_TIMEOUT_MS = 30_000
 # Compressing more than this would block the event loop.
 _COMPRESSED_ON_LOOP_BYTES = 16 << 10
-_SEQUENCE_MASK = 0x7FFF_FFFF
 _UNKNOWN_ORIGIN = Origin()
 
 
@@ -124,33 +132,32 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
 
 
-class TransactionalProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """The producer of a transaction; the partitions it writes to are added to the transaction."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-
 Result = Published | AlpacaError
+# A partition that this broker leads, or one of another broker.
+Target = Partition | PartitionId
 
 
 @dataclass(slots=True)
 class _Batch:
     """Messages of one call that are appended to one partition together."""
 
-    partition: Partition
+    target: Target
+    index: int
     entries: Sequence[Entry]
     data: bytearray
+    # Of a partition that this broker leads.
     append: Append | None = None
+    outcome: Placed | AlpacaError | None = None
 
 
 class _Call:
     """The results of one `publish` in the order of its messages, and the number of pending batches."""
 
-    def __init__(self, topic: str, count: int, origin: Origin) -> None:
+    def __init__(self, topic: str, count: int, origin: Origin, *, stamps_time: bool) -> None:
         self.topic = topic
         self.origin = origin
+        # Whether the topic has the broker's timestamps.
+        self.stamps_time = stamps_time
         self.received_us = now_us()
         self.results: list[Result | None] = [None] * count
         self._batches: list[_Batch] = []
@@ -179,24 +186,25 @@ class _Call:
             self._set_results(batch)
 
     def _set_results(self, batch: _Batch) -> None:
-        assert batch.append is not None
-        outcome = batch.append.outcome
-        if outcome is None or isinstance(outcome, AlpacaError):
-            assert outcome is not None
+        outcome = batch.outcome if batch.append is None else _placed(batch.target, batch.append)
+        assert outcome is not None
+        if isinstance(outcome, AlpacaError):
             self.refuse(batch.entries, outcome)
             return
-        by_broker = batch.partition.config.message_timestamp_type == "LogAppendTime"
-        index = batch.partition.identity.partition
-        traces = batch.partition.traces
-        traced = {} if traces is None else traces.ids(outcome.base_offset, outcome.next_offset)
         for delta, entry in enumerate(batch.entries):
+            offset = outcome.base_offset + delta
             self.results[entry.at] = Published(
                 topic=self.topic,
-                partition=index,
-                offset=outcome.base_offset + delta,
-                timestamp_ms=batch.append.header.max_timestamp if by_broker else entry.record.timestamp_ms,
-                trace_id=traced.get(outcome.base_offset + delta),
+                partition=batch.index,
+                offset=offset,
+                timestamp_ms=outcome.timestamp_ms if self.stamps_time else entry.record.timestamp_ms,
+                trace_id=outcome.traces.get(offset),
             )
+
+
+def _placed(target: Target, append: Append) -> Placed | AlpacaError:
+    assert isinstance(target, Partition)
+    return placed(target, append)
 
 
 class Publisher:
@@ -205,7 +213,8 @@ class Publisher:
     def __init__(
         self,
         topics: Topics,
-        transactions: Transactions,
+        appends: RemoteAppends,
+        transactional: TransactionalAppends,
         delays: Delays,
         staged: WriteBatcher,
         *,
@@ -214,7 +223,8 @@ class Publisher:
         auto_create_topics: bool,
     ) -> None:
         self._topics = topics
-        self._transactions = transactions
+        self._appends = appends
+        self._transactional = transactional
         self._delays = delays
         self._staged = staged
         self._clock = clock
@@ -237,10 +247,11 @@ class Publisher:
         partition become one batch, or as few as max.message.bytes allows. `traceparent` is the context of the
         call, for messages without their own.
         """
-        partitions = self._topics.partitions_of(topic) or await self._created(topic)
-        config = partitions[0].config
-        check_writable(partitions[0].identity)
-        call = _Call(topic, len(messages), origin)
+        partitions: Sequence[Target] = self._topics.partitions_of(topic) or await self._targets(topic)
+        config = self._topics.config_of(self._topics.image.topic(topic))
+        check_writable(TopicPartition(TopicName(topic), 0))
+        by_broker = config.message_timestamp_type == "LogAppendTime"
+        call = _Call(topic, len(messages), origin, stamps_time=by_broker)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms = self._clock.now_ms()
         immediate: dict[int, list[Entry]] = {}
@@ -285,10 +296,15 @@ class Publisher:
     def topic_deleted(self, topic: str) -> None:
         self._turns.pop(topic, None)
 
-    async def _created(self, topic: str) -> Sequence[Partition]:
-        if self._auto_create_topics:
-            await self._topics.get_or_create(topic)
-        return self._topics.every_partition_of(topic)
+    async def _targets(self, name: str) -> Sequence[Target]:
+        """Return the partitions of a topic, which is created if the settings allow it."""
+        topic = self._topics.image.topics.get(TopicName(name))
+        if topic is None:
+            if not self._auto_create_topics:
+                raise self._topics.absence(name.encode(), 0)
+            topic = await self._topics.get_or_create(name)
+        led = self._topics.ready_partitions_of(name)
+        return [led.get(index) or PartitionId(topic.id, index) for index in range(topic.partitions)]
 
     def _next_in_turn(self, topic: str, count: int) -> int:
         turn = self._turns.get(topic, -1) + 1
@@ -298,12 +314,12 @@ class Publisher:
     async def _append(
         self,
         call: _Call,
-        partitions: Sequence[Partition],
+        partitions: Sequence[Target],
         immediate: dict[int, list[Entry]],
         config: TopicConfig,
         producer: TransactionalProducer | None,
     ) -> None:
-        """Stage every batch of the call."""
+        """Begin to append every batch of the call."""
         codec, level = stored_codec(config) or Codec.NONE, compression_level(config)
         attributes = 0 if producer is None else TRANSACTIONAL
         batches = []
@@ -315,66 +331,77 @@ class Publisher:
                     data = await asyncio.get_running_loop().run_in_executor(
                         self._executor, packed, entries, codec, level, attributes
                     )
-                batches.append(_Batch(partitions[index], entries, data))
-        if producer is None:
-            for batch in batches:
-                self._stage(call, batch)
-            self._staged.commit_soon()
-        else:
-            await self._append_in_transaction(call, batches, producer)
+                batches.append(_Batch(partitions[index], index, entries, data))
+        if producer is not None:
+            await self._append_in_transaction(call, batches, config, producer)
+            return
+        for batch in batches:
+            if isinstance(batch.target, Partition):
+                self._stage(call, batch, batch.target)
+            else:
+                self._submit(call, batch, batch.target, config)
+        self._staged.commit_soon()
 
     async def _append_in_transaction(
-        self, call: _Call, batches: Sequence[_Batch], producer: TransactionalProducer
+        self, call: _Call, batches: Sequence[_Batch], config: TopicConfig, producer: TransactionalProducer
     ) -> None:
-        joining = tuple(
-            {
-                batch.partition: None
-                for batch in batches
-                if batch.partition.log.transactions.open_offset(producer.producer_id) is None
-            }
-        )
-        refusals: Errors = {}
-        if joining:
-            wanted = AddPartitions(
-                transactional_id=producer.transactional_id,
-                producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
-                partitions=tuple(partition.identity for partition in joining),
-            )
-            refusals = await retry_if_marker_written(
-                joining, lambda: self._transactions.add_partitions(wanted)
-            )
-        # Nothing else may run from here to the commit: sequences continue from the log's current state.
-        self._staged.commit()
-        sequences: dict[Partition, int] = {}
+        by_place: dict[PartitionId, list[_Batch]] = {}
+        topic_id = self._topics.image.topic(call.topic).id
         for batch in batches:
-            partition = batch.partition
-            if (refusal := refusals.get(partition.identity)) is not None:
-                call.refuse(batch.entries, refusal)
-                continue
-            sequence = sequences.get(partition)
-            if sequence is None:
-                sequence = partition.log.producers.next_sequence(
-                    producer.producer_id, producer.producer_epoch
-                )
-            sequences[partition] = (sequence + len(batch.entries)) & _SEQUENCE_MASK
-            stamp_producer(batch.data, producer.producer_id, producer.producer_epoch, sequence)
-            self._stage(call, batch)
-        self._staged.commit()
+            stamp_producer(batch.data, producer.producer_id, producer.producer_epoch, 0)
+            if self._is_admitted(call, batch, config):
+                by_place.setdefault(PartitionId(topic_id, batch.index), []).append(batch)
+        appended = await self._transactional.append(
+            producer,
+            {place: [batch.data for batch in some] for place, some in by_place.items()},
+            call.origin,
+        )
+        for place, some in by_place.items():
+            for batch, outcome in zip(some, appended[place], strict=True):
+                batch.outcome = outcome
+                call.staged(batch)
+                call.done()
 
-    def _stage(self, call: _Call, batch: _Batch) -> None:
+    def _stage(self, call: _Call, batch: _Batch, partition: Partition) -> None:
         try:
-            data, header = admit(batch.data, batch.partition.config, self._clock.now_ms())
+            data, header = admit(batch.data, partition.config, self._clock.now_ms())
         except AlpacaError as error:
             call.refuse(batch.entries, error.with_traceback(None))
             return
         trace = None
-        if (traces := batch.partition.traces) is not None:
+        if (traces := partition.traces) is not None:
             records = [entry.record for entry in batch.entries]
             trace = traces.publish_trace(records, call.origin, call.received_us)
         batch.append = Append(data, header, call.done, trace, timeout_ms=REPLICATION_TIMEOUT_MS)
         call.staged(batch)
-        if batch.partition.stage(batch.append):
-            self._staged.stage(batch.partition)
+        if partition.stage(batch.append):
+            self._staged.stage(partition)
+
+    def _is_admitted(self, call: _Call, batch: _Batch, config: TopicConfig) -> bool:
+        try:
+            admit(batch.data, config, self._clock.now_ms())
+        except AlpacaError as error:
+            call.refuse(batch.entries, error.with_traceback(None))
+            return False
+        return True
+
+    def _submit(self, call: _Call, batch: _Batch, place: PartitionId, config: TopicConfig) -> None:
+        """Send a batch to the broker that leads its partition."""
+        absence = self._topics.absence(place.topic_id.bytes, place.partition)
+        if isinstance(absence, PartitionNotReady):  # it is on this broker, which is starting
+            call.refuse(batch.entries, absence)
+            return
+        if not self._is_admitted(call, batch, config):
+            return
+
+        def ended(outcome: "asyncio.Future[Placed | AlpacaError]") -> None:
+            batch.outcome = outcome.result()
+            call.done()
+
+        call.staged(batch)
+        self._appends.submit(
+            place, batch.data, call.origin, timeout_ms=REPLICATION_TIMEOUT_MS
+        ).add_done_callback(ended)
 
     async def _schedule(
         self, call: _Call, delayed: Sequence[tuple[int, DelayedMessage]], config: TopicConfig, now_ms: int

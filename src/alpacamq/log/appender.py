@@ -94,7 +94,8 @@ class Appender:
                     segment = self.roll()
                     end = len(data)
                 if header.producer_id >= 0:
-                    verdict = producers.admit(header, offset, now_ms)
+                    marker = read_marker(data) if _is_marker(header) else None
+                    verdict = producers.admit(header, offset, now_ms, marker)
                     if verdict is not None:
                         if isinstance(verdict, SentBatch):
                             results.append(Appended(verdict.base_offset, verdict.next_offset, duplicate=True))
@@ -248,11 +249,12 @@ class Appender:
         for header in headers:
             tail.note(header.last_offset, position, header.max_timestamp)
             size = header.size
+            marker = _marker(header, data, position - start) if header.is_control else None
             if header.producer_id >= 0:
-                self._producer_state.producers.replay(header, now_ms)
+                of_transaction = marker if header.is_transactional else None
+                self._producer_state.producers.replay(header, now_ms, of_transaction)
             if header.attributes & _OF_TRANSACTIONS:
-                at = position - start
-                self._producer_state.appended(header, header.base_offset, _marker(header, data, at))
+                self._producer_state.appended(header, header.base_offset, marker)
             position += size
         segment.next_offset = headers[-1].next_offset
         segment.size = position
@@ -293,9 +295,13 @@ class Appender:
             segment.has_torn_tail = False
 
 
+def _is_marker(header: BatchHeader) -> bool:
+    """Return whether a batch is a transaction marker, and not a placeholder."""
+    return header.attributes & _OF_TRANSACTIONS == _OF_TRANSACTIONS
+
+
 def _marker(header: BatchHeader, data: memoryview, position: int) -> Marker | None:
     """Return the marker in a control batch; None if it is not one."""
-    if header.is_control:
-        with suppress(CorruptBatch):  # its checksum is right, so it was never a marker
-            return read_marker(data[position : position + header.size])
+    with suppress(CorruptBatch):  # its checksum is right, so it was never a marker
+        return read_marker(data[position : position + header.size])
     return None

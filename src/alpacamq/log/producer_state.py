@@ -13,8 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from alpacamq.model.batch import BROKER_EPOCH, BatchHeader
-from alpacamq.model.control import Marker
-from alpacamq.model.errors import AlpacaError, FencedProducer, OutOfOrderSequence
+from alpacamq.model.control import NO_NUMBER, Marker
+from alpacamq.model.errors import (
+    AlpacaError,
+    FencedProducer,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import DAY_MS
 
@@ -45,12 +50,40 @@ class SentBatch(NamedTuple):
         return self.base_offset + ((self.last_sequence - self.first_sequence) & _SEQUENCE_MASK) + 1
 
 
+class LastMarker(NamedTuple):
+    """The last marker of a producer: the epoch of its coordinator, the transaction's number, its offset."""
+
+    coordinator_epoch: int
+    number: int
+    offset: int
+
+    def is_repeated_by(self, marker: Marker) -> bool:
+        """Return whether a marker is of a transaction that has ended here already.
+
+        Its sender did not learn that. The producer may have begun another transaction since.
+        """
+        return NO_NUMBER < marker.number <= self.number
+
+    def fences(self, marker: Marker) -> bool:
+        """Return whether a later coordinator of the producer has written here since."""
+        return marker.coordinator_epoch < self.coordinator_epoch
+
+    def followed_by(self, marker: Marker, offset: int) -> "LastMarker":
+        return LastMarker(
+            max(marker.coordinator_epoch, self.coordinator_epoch), max(marker.number, self.number), offset
+        )
+
+
+NO_MARKER = LastMarker(-1, NO_NUMBER, -1)
+
+
 class ProducerEntry(NamedTuple):
-    """One producer: its epoch, its last batches (oldest first) and the time of the last one."""
+    """One producer: its epoch, its last batches (oldest first), the time of the last one, its last marker."""
 
     epoch: int
     batches: tuple[SentBatch, ...]
     updated_ms: int
+    last_marker: LastMarker = NO_MARKER
 
 
 class ProducerTable:
@@ -81,17 +114,21 @@ class ProducerTable:
         known = self._states.get(producer_id)
         return None if known is None or not known.batches else known.batches[-1].last_sequence
 
-    def admit(self, header: BatchHeader, base_offset: int, now_ms: int) -> SentBatch | AlpacaError | None:
+    def admit(
+        self, header: BatchHeader, base_offset: int, now_ms: int, marker: Marker | None = None
+    ) -> SentBatch | AlpacaError | None:
         """Check a batch about to be written at `base_offset`, and record it.
 
         Returns None if it was recorded, the batch that it duplicates, or the error if its sequence or
-        epoch is wrong.
+        epoch is wrong. `marker` is the content of a transaction marker.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         last = (first + header.last_offset_delta) & _SEQUENCE_MASK
         known = self._states.get(producer_id)
         batches: tuple[SentBatch, ...] = ()
         if known is not None:
+            if marker is not None and (verdict := _check_marker(producer_id, known, marker)) is not None:
+                return verdict
             if epoch < known.epoch:
                 return FencedProducer(
                     f"producer {producer_id} has epoch {known.epoch} now, epoch {epoch} is fenced"
@@ -105,7 +142,7 @@ class ProducerTable:
                 batches = known.batches
                 if first >= 0 and (repeated := _follow(producer_id, epoch, batches, first, last)) is not None:
                     return repeated
-        self._enter(producer_id, epoch, batches, header, base_offset, now_ms, known)
+        self._enter(producer_id, epoch, batches, header, base_offset, now_ms, known, marker)
         return None
 
     def verdict(self, header: BatchHeader) -> SentBatch | AlpacaError | None:
@@ -115,13 +152,12 @@ class ProducerTable:
         self.rollback()
         return verdict
 
-    def replay(self, header: BatchHeader, now_ms: int) -> None:
+    def replay(self, header: BatchHeader, now_ms: int, marker: Marker | None = None) -> None:
         """Record a batch that is in the log already. Its producer expires a day from now."""
-        known = self._states.get(header.producer_id)
-        batches = known.batches if known is not None and known.epoch == header.producer_epoch else ()
-        self._enter(
-            header.producer_id, header.producer_epoch, batches, header, header.base_offset, now_ms, known
-        )
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self._states.get(producer_id)
+        batches = known.batches if known is not None and known.epoch == epoch else ()
+        self._enter(producer_id, epoch, batches, header, header.base_offset, now_ms, known, marker)
         self.commit()
 
     def commit(self) -> None:
@@ -165,13 +201,17 @@ class ProducerTable:
         base_offset: int,
         now_ms: int,
         before: ProducerEntry | None,
+        marker: Marker | None,
     ) -> None:
         first = header.base_sequence
         if first >= 0:  # control batches have no sequence
             last = (first + header.last_offset_delta) & _SEQUENCE_MASK
             batches = (*batches[1 - WINDOW :], SentBatch(first, last, base_offset))
+        last_marker = NO_MARKER if before is None else before.last_marker
+        if marker is not None:
+            last_marker = last_marker.followed_by(marker, base_offset)
         self._undo.append((producer_id, before))
-        self._states[producer_id] = ProducerEntry(epoch, batches, now_ms)
+        self._states[producer_id] = ProducerEntry(epoch, batches, now_ms, last_marker)
         self._states.move_to_end(producer_id)
 
 
@@ -192,6 +232,21 @@ def _follow(
         if batch.first_sequence == first and batch.last_sequence == last:
             return batch
     return OutOfOrderSequence(f"producer {producer_id} sent sequence {first} where {expected} should follow")
+
+
+def _check_marker(
+    producer_id: int, known: ProducerEntry, marker: Marker
+) -> SentBatch | TransactionCoordinatorFenced | None:
+    """Return None if a marker may be written, the marker that it repeats, or the error."""
+    last = known.last_marker
+    if last.is_repeated_by(marker):
+        return SentBatch(0, 0, last.offset)
+    if last.fences(marker):
+        return TransactionCoordinatorFenced(
+            f"the coordinator of producer {producer_id} is at epoch {last.coordinator_epoch}, "
+            f"not {marker.coordinator_epoch}"
+        )
+    return None
 
 
 def encode_entries(states: Mapping[int, ProducerEntry]) -> bytes:
@@ -233,7 +288,7 @@ class ProducerState:
     def replay(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
         """Record a batch that is in the log already."""
         if header.producer_id >= 0:
-            self.producers.replay(header, now_ms)
+            self.producers.replay(header, now_ms, marker if header.is_transactional else None)
         if header.is_transactional or header.is_control:
             self.transactions.appended(header, header.base_offset, marker)
 

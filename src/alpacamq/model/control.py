@@ -18,14 +18,24 @@ _ABORT, _COMMIT = 0, 1
 _VERSION = 0
 _KEY = Struct(">hh")  # version, type
 _VALUE = Struct(">hi")  # version, coordinator epoch
+_NUMBER = Struct(">q")  # behind it: the number of the transaction, which Kafka does not have
 _NOTHING = _VALUE.pack(_VERSION, -1)
 
 
+# Of a marker that an administrator wrote, or a version that did not number transactions.
+NO_NUMBER = -1
+
+
 class Marker(NamedTuple):
-    """The content of a transaction marker."""
+    """The content of a transaction marker.
+
+    `number` counts the transactions of a transactional id, and so of the producer: a marker with a number
+    that was seen before is a duplicate.
+    """
 
     committed: bool
     coordinator_epoch: int
+    number: int = NO_NUMBER
 
 
 def marker_batch(
@@ -34,10 +44,14 @@ def marker_batch(
     committed: bool,
     coordinator_epoch: int,
     timestamp_ms: int,
+    number: int = NO_NUMBER,
 ) -> bytearray:
     """Build a batch that ends a transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if committed else _ABORT)
-    record = Record(0, timestamp_ms, key, _VALUE.pack(_VERSION, coordinator_epoch))
+    value = _VALUE.pack(_VERSION, coordinator_epoch)
+    if number != NO_NUMBER:
+        value += _NUMBER.pack(number)
+    record = Record(0, timestamp_ms, key, value)
     return write_batch(
         [record],
         attributes=CONTROL | TRANSACTIONAL,
@@ -73,7 +87,9 @@ def read_marker(batch: Buffer) -> Marker | None:
         return None
     value = record.value or b""
     epoch = _VALUE.unpack_from(value)[1] if len(value) >= _VALUE.size else -1
-    return Marker(kind == _COMMIT, epoch)
+    has_number = len(value) >= _VALUE.size + _NUMBER.size
+    number = _NUMBER.unpack_from(value, _VALUE.size)[0] if has_number else NO_NUMBER
+    return Marker(kind == _COMMIT, epoch, number)
 
 
 class CommittedFilter:

@@ -320,6 +320,10 @@ class InvalidProducerIdMapping(AlpacaError):
     """The transactional id is unknown or belongs to another producer id."""
 
 
+class TransactionCoordinatorFenced(AlpacaError):
+    """A later coordinator has written a marker for this producer already."""
+
+
 class InvalidTransactionState(AlpacaError):
     """The transaction's state does not allow the operation."""
 

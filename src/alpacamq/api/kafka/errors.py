@@ -94,6 +94,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.TooManyDelayed: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     e.RateLimited: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     e.ProducerFenced: ErrorCode.PRODUCER_FENCED,
+    e.TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     e.InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     e.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     e.ConcurrentTransactions: ErrorCode.CONCURRENT_TRANSACTIONS,

@@ -178,6 +178,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.TooManyDelayed: HTTPStatus.TOO_MANY_REQUESTS,
     e.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     e.ProducerFenced: HTTPStatus.CONFLICT,
+    e.TransactionCoordinatorFenced: HTTPStatus.SERVICE_UNAVAILABLE,
     e.InvalidProducerIdMapping: HTTPStatus.CONFLICT,
     e.InvalidTransactionState: HTTPStatus.CONFLICT,
     e.ConcurrentTransactions: HTTPStatus.CONFLICT,

@@ -157,6 +157,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.OffsetMetadataTooLarge: INVALID_PARAMETER,
     e.UnstableOffsetCommit: UNAVAILABLE,
     e.ProducerFenced: UNAVAILABLE,
+    e.TransactionCoordinatorFenced: UNAVAILABLE,
     e.InvalidProducerIdMapping: INTERNAL_FAILURE,
     e.InvalidTransactionState: INTERNAL_FAILURE,
     e.ConcurrentTransactions: UNAVAILABLE,

@@ -196,6 +196,12 @@ class Metadata:
     def is_controller(self) -> bool:
         return self._controller is not None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only node: no other could become controller or lead."""
+        others = {*self.image.brokers, *(voter.id for voter in self._quorum.voters)} - {self._node_id}
+        return not others
+
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         """Call a listener with every difference, right after it was applied to the image."""
         self._listeners.append(listener)

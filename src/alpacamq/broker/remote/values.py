@@ -2,6 +2,15 @@
 
 import msgspec
 
-from .status import STATUS_VALUES
+from alpacamq.broker import transactional_appends
 
-REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (*STATUS_VALUES,)
+from . import appends, markers, progress, read_values, status
+
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *markers.VALUES,
+    *progress.VALUES,
+    *read_values.VALUES,
+    *status.STATUS_VALUES,
+    *transactional_appends.VALUES,
+)

@@ -293,14 +293,16 @@ class PartitionTraces:
         self._searches_all = self._follows and config.trace_headers == "all"
         self.offsets.sample(config.trace_sample if config.trace_enable else 0)
 
-    def produce_trace(self, data: Buffer, header: BatchHeader, client: str | None) -> ProduceTrace | None:
-        """Return the trace of a batch from a Kafka client; None if none of its messages is traced.
+    def produce_trace(
+        self, data: Buffer, header: BatchHeader, client: str | None, api: ClientApi = ClientApi.KAFKA
+    ) -> ProduceTrace | None:
+        """Return the trace of a batch; None if none of its messages is traced.
 
         Runs for every batch.
         """
         if not (self._follows and (self._searches_all or begins_traced(data, header))):
-            return ProduceTrace(self, ClientApi.KAFKA, client) if self.offsets.period else None
-        trace = TracedProduce(self, ClientApi.KAFKA, client)
+            return ProduceTrace(self, api, client) if self.offsets.period else None
+        trace = TracedProduce(self, api, client)
         if header.record_count <= _SMALL_RECORDS and len(data) <= _SMALL_BYTES:
             trace.traced = _found(data)
         elif self._sink.searches < _MAX_SEARCHES:

@@ -1,0 +1,158 @@
+"""Appends of the HTTP API's transactions, to partitions of any broker.
+
+The leader of a partition adds it to the transaction and continues the producer's sequence from its log: such
+a producer sends none. So a call whose outcome is unknown is not repeated.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
+from alpacamq.model.batch import read_header, stamp_producer
+from alpacamq.model.errors import AlpacaError, NotLeader
+from alpacamq.model.ids import BrokerId, TopicId
+from alpacamq.model.state_machine import Request
+from alpacamq.telemetry.tracing import ClientApi
+
+from .partition.leader import Partition, WriteBatcher
+from .peers.handshake import Peer
+from .peers.link import Peers
+from .remote.appends import TIMEOUT_MS, AppendedBatches, Placed, begin_appends
+from .topics import Topics
+from .tracing.partition import Origin
+from .transactions import Transactions, retry_if_marker_written
+
+_SEQUENCE_MASK = 0x7FFF_FFFF
+
+
+class TransactionalProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """The producer of a transaction; the partitions it writes to are added to the transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class AppendInTransaction(Request[AppendedBatches], frozen=True, kw_only=True, tag="append-in-transaction"):
+    """Batches of a transaction for one partition, in order."""
+
+    topic: TopicId
+    partition: int
+    producer: TransactionalProducer
+    batches: tuple[bytes, ...]
+    origin: tuple[ClientApi, str]
+
+
+VALUES: tuple[type[msgspec.Struct], ...] = (AppendInTransaction,)
+
+Results = list[Placed | AlpacaError]
+
+
+class TransactionalAppends:
+    """Appends the batches of a transaction."""
+
+    def __init__(
+        self, topics: Topics, transactions: Transactions, staged: WriteBatcher, peers: Peers | None
+    ) -> None:
+        self._topics = topics
+        self._transactions = transactions
+        self._staged = staged
+        self._peers = peers
+
+    @property
+    def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
+        """The calls that this broker answers."""
+        return {AppendInTransaction: self._on_append}
+
+    async def append(
+        self,
+        producer: TransactionalProducer,
+        batches: Mapping[PartitionId, Sequence[bytearray]],
+        origin: Origin,
+    ) -> dict[PartitionId, Results]:
+        """Append batches to partitions of any broker; return the outcome of each, in order."""
+        led = {place: self._topics.find(place.topic_id.bytes, place.partition) for place in batches}
+        here = {place: partition for place, partition in led.items() if partition is not None}
+        elsewhere = [place for place, partition in led.items() if partition is None]
+        calls = asyncio.gather(
+            *(self._append_elsewhere(producer, place, batches[place], origin) for place in elsewhere)
+        )
+        results = await self._append_here(producer, here, batches, origin)
+        return results | dict(zip(elsewhere, await calls, strict=True))
+
+    async def _append_elsewhere(
+        self,
+        producer: TransactionalProducer,
+        place: PartitionId,
+        batches: Sequence[bytearray],
+        origin: Origin,
+    ) -> Results:
+        try:
+            error = self._topics.absence(place.topic_id.bytes, place.partition)
+            if not isinstance(error, NotLeader) or error.leader is None or self._peers is None:
+                raise error
+            value = AppendInTransaction(
+                topic=place.topic_id,
+                partition=place.partition,
+                producer=producer,
+                batches=tuple(map(bytes, batches)),
+                origin=(origin.api, origin.client),
+            )
+            reply = await self._peers.call(BrokerId(error.leader), value, TIMEOUT_MS)
+        except AlpacaError as error:
+            return [error.with_traceback(None)] * len(batches)
+        return reply.outcomes
+
+    async def _append_here(
+        self,
+        producer: TransactionalProducer,
+        partitions: Mapping[PartitionId, Partition],
+        batches: Mapping[PartitionId, Sequence[bytearray]],
+        origin: Origin,
+    ) -> dict[PartitionId, Results]:
+        """Append to partitions of this broker, after adding them to the transaction where necessary."""
+        joining = tuple(
+            partition
+            for partition in partitions.values()
+            if partition.log.transactions.open_offset(producer.producer_id) is None
+        )
+        refusals: Mapping[Any, AlpacaError] = {}
+        if joining:
+            wanted = AddPartitions(
+                transactional_id=producer.transactional_id,
+                producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+                partitions=tuple(partition.identity for partition in joining),
+            )
+            refusals = await retry_if_marker_written(
+                joining, lambda: self._transactions.add_partitions(wanted)
+            )
+        # Nothing else may run from here to the commits: sequences continue from the log's current state.
+        self._staged.commit()
+        results: dict[PartitionId, Results] = {}
+        begun = {}
+        for place, partition in partitions.items():
+            if (refusal := refusals.get(partition.identity)) is not None:
+                results[place] = [refusal] * len(batches[place])
+                continue
+            sequence = partition.log.producers.next_sequence(producer.producer_id, producer.producer_epoch)
+            for batch in batches[place]:
+                stamp_producer(batch, producer.producer_id, producer.producer_epoch, sequence)
+                sequence = (sequence + read_header(batch).record_count) & _SEQUENCE_MASK
+            entries = [(batch, origin) for batch in batches[place]]
+            begun[place] = begin_appends(partition, entries, TIMEOUT_MS)
+        for place, appending in begun.items():
+            results[place] = await appending
+        return results
+
+    async def _on_append(self, value: AppendInTransaction, _peer: Peer) -> AppendedBatches:
+        place = PartitionId(value.topic, value.partition)
+        if (partition := self._topics.find(value.topic.bytes, value.partition)) is None:
+            raise self._topics.absence(value.topic.bytes, value.partition)
+        batches = {place: [bytearray(batch) for batch in value.batches]}
+        origin = Origin(*value.origin)
+        appended = await self._append_here(value.producer, {place: partition}, batches, origin)
+        return AppendedBatches.of(appended[place])
