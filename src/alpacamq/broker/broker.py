@@ -249,8 +249,9 @@ class Broker:
             is_damage_known=self.registration.is_damage_known,
         )
         self.registration.damage_known = self.replication.damage_known
-        if self.member is not None:
-            self.replication.connect(self.member.peers)
+        peers = None if self.member is None else self.member.peers
+        if peers is not None:
+            self.replication.connect(peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -270,26 +271,21 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
             leaders,
             self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
-        if self.member is not None:
-            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         shards = None
-        if self.member is not None:
+        if peers is not None:
             stats = None if self.metrics is None else self.metrics.forwarded
-            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
-            self.member.serve(shards.handlers)
+            shards = ShardCalls(peers, metadata, settings.node_id, stats)
         # The clock of due times: other brokers may have to deliver a message, or end a lease.
         self.time: Clock = self.clock
         steady_clock: Now = SteadyClock(self.clock)
@@ -303,7 +299,6 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
@@ -351,10 +346,6 @@ class Broker:
             flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
-        if self.member is not None:
-            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
-            self.member.serve(self.transactions.markers.handlers)
-            self.member.serve({**self.queues.handlers, **targets.handlers})
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -367,8 +358,6 @@ class Broker:
         )
         fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
         self.fifo = FifoQueues(self.topics, fifo, leaders)
-        if self.member is not None:
-            self.member.serve(self.fifo.handlers)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -380,8 +369,20 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
-        if self.member is not None:
-            self.member.serve(self.cluster_status.handlers)
+        if self.member is not None and shards is not None:
+            for served in (
+                self.reads,
+                shards,
+                self.appends,
+                progress,
+                transactional,
+                self.transactions.markers,
+                self.queues,
+                targets,
+                self.fifo,
+                self.cluster_status,
+            ):
+                self.member.serve(served.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
