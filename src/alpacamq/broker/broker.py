@@ -4,7 +4,7 @@ APIs receive this object and nothing below it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -112,6 +112,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
+    # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
+    stray_retention_ms: int = 600_000
 
 
 class Broker:
@@ -156,6 +158,8 @@ class Broker:
         # None for a cluster of this node only.
         self.member: Member | None = None
         self._is_built = False
+        # Directories of no partition, found at the start.
+        self._strays: Sequence[str] = ()
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -404,8 +408,15 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
+            if self.member is not None:
+                tasks.create_task(self._delete_strays())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
+
+    async def _delete_strays(self) -> None:
+        """Delete partitions that the cluster deleted or moved while this node was down."""
+        await asyncio.sleep(self.settings.stray_retention_ms / 1000)
+        await self.replicas.delete_strays(self._strays, self.topics.image, self.settings.node_id)
 
     async def _settle_power_loss(self) -> None:
         """Wait until no offset, queue or transaction refers to lost records, and record that."""
@@ -604,8 +615,11 @@ class Broker:
             cut += recovered.cut_bytes
             for note in recovered.notes:
                 log.warning("recovery", partition=str(identity), note=note)
-        for name in sorted(set(self._directory.partition_names()) - known):
-            log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
+        self._strays = sorted(set(self._directory.partition_names()) - known)
+        # Alone, it may be the metadata that is wrong.
+        fate = "it is left alone" if self.member is None else "it is deleted later if the cluster agrees"
+        for name in self._strays:
+            log.warning("stray_partition_directory", name=name, hint=f"no topic owns it; {fate}")
         log.info(
             "recovered",
             partitions=len(known),
