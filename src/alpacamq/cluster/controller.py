@@ -14,12 +14,14 @@ from alpacamq.model.errors import (
     AlpacaError,
     DuplicateBroker,
     FeatureUpdateFailed,
+    InvalidReplication,
     InvalidRequest,
     StaleBrokerEpoch,
 )
 from alpacamq.model.ids import BrokerId
 
 from .brokers import NO_EPOCH, BrokerRegistration
+from .cluster_time import ClusterTime
 from .commands import (
     AddPartitions,
     AllocateProducerIds,
@@ -70,8 +72,8 @@ class Controller:
     """Decides commands and what follows from the passage of time.
 
     The caller sets `last_index` to the index of the last entry it has appended, before each call: a broker is
-    unfenced once it has applied what was there when it registered. `time_ms` is the cluster time as the
-    node knows it when it becomes controller.
+    unfenced once it has applied what was there when it registered. `time` is the cluster time as the node
+    knows it when it becomes controller.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Controller:
         settings: ControllerSettings,
         now_ms: int,
         *,
-        time_ms: int = 0,
+        time: ClusterTime | None = None,
         last_index: int = 0,
     ) -> None:
         self.last_index = last_index
@@ -90,7 +92,8 @@ class Controller:
         self._partitions = PartitionControl(self._pending, self._sessions, settings)
         self._topics = TopicControl(self._pending, self._partitions, settings)
         self._started_ms = now_ms
-        self._time_at_start_ms = max(time_ms, image.time_ms)
+        self._time = time or ClusterTime(0, now_ms)
+        self._time.lead(self._time.at(now_ms), image.time_ms, now_ms)
         self._is_new = True
         self._rebalance_ms = now_ms + settings.rebalance_ms
         self._drain_ms = now_ms
@@ -108,7 +111,7 @@ class Controller:
         return self._pending.image
 
     def cluster_time_ms(self, now_ms: int) -> int:
-        return self._time_at_start_ms + now_ms - self._started_ms
+        return self._time.at(now_ms)
 
     def session(self, broker_id: int) -> Session:
         """Return what is known about a broker beyond the image."""
@@ -194,7 +197,7 @@ class Controller:
         return [
             broker
             for broker in self.image.brokers.values()
-            if broker.is_draining and self.image.replicas_on(broker.id)
+            if broker.is_leaving and self.image.replicas_on(broker.id)
         ]
 
     # Brokers
@@ -231,6 +234,7 @@ class Controller:
             features=dict(command.features),
             is_fenced=not leads_on,
             is_draining=former is not None and former.is_draining,
+            keeps_replicas=former is not None and former.keeps_replicas,
             software_version=command.software_version,
         )
         if VERSION_FEATURE not in self.image.features:
@@ -282,7 +286,10 @@ class Controller:
             )
         session = self._sessions.extend(broker.id, now_ms)
         session.applied_index = max(session.applied_index, command.applied_index)
-        session.clock_skew_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else 0
+        session.clock_ahead_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else None
+        clocks = self._sessions.clocks_ahead_ms()
+        if len(clocks) > 1:  # a single broker keeps the time that it started with
+            self._time.follow_clocks(clocks, now_ms)
         was_heard, session.is_heard = session.is_heard, True
         damaged = frozenset(command.damaged)
         repaired, newly_damaged = session.damaged - damaged, damaged - session.damaged
@@ -348,16 +355,30 @@ class Controller:
 
     def _drain(self, command: DrainBroker, now_ms: int) -> DrainReply:
         broker = self.image.broker(command.broker_id)
-        if command.is_draining and not broker.is_draining:
+        wanted = msgspec.structs.replace(
+            broker,
+            is_draining=command.is_draining,
+            keeps_replicas=command.is_draining and command.keeps_replicas,
+        )
+        if wanted.is_draining and not self._has_other_brokers(broker):
+            raise InvalidReplication(f"no other broker can take over from broker {broker.id}")
+        if wanted.is_leaving and not broker.is_leaving:
             self._partitions.check_can_drain(broker.id)
-        if command.is_draining != broker.is_draining:
-            self._pending.put(broker_change(msgspec.structs.replace(broker, is_draining=command.is_draining)))
-            if command.is_draining:
+        if wanted != broker:
+            self._pending.put(broker_change(wanted))
+            if broker.is_leaving and not wanted.is_leaving:
+                self._partitions.stop_draining(broker.id)
+            if wanted.is_draining:
+                self._partitions.move_leaders(broker.id)
+            if wanted.is_leaving:
                 self._drain_ms = now_ms + self._settings.drain_ms
                 self._partitions.drain(broker.id, self._settings.drained_at_once)
-            else:
-                self._partitions.stop_draining(broker.id)
-        return DrainReply(replicas=len(self.image.replicas_on(broker.id)))
+        return DrainReply(
+            replicas=len(self.image.replicas_on(broker.id)), leaders=self.image.led_by(broker.id)
+        )
+
+    def _has_other_brokers(self, broker: BrokerRegistration) -> bool:
+        return any(each.is_staying and each.id != broker.id for each in self.image.brokers.values())
 
     # Partitions and counters
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
     AddVoter,
     AllocateProducerIds,
@@ -29,6 +30,7 @@ from alpacamq.cluster.commands import (
     RegisterBroker,
     RemoveVoter,
     ReplicaProgress,
+    UnregisterBroker,
     decode_reply,
     encode_reply,
 )
@@ -45,6 +47,7 @@ from alpacamq.consensus.messages import (
 from alpacamq.model.errors import (
     AlpacaError,
     CorruptState,
+    InvalidRequest,
     InvalidVoters,
     NotController,
     PeerUnavailable,
@@ -130,6 +133,8 @@ class Metadata:
         self._settings = settings
         self._resume_clocks = resume_clocks
         self._quorum: Quorum
+        # Cluster time as this node knows it; the controller's, while that is here.
+        self.time = ClusterTime(clock.now_ms(), self._now_ms())
         self._ended: Callable[[], Sequence[BrokerId]] = lambda: ()
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
@@ -193,6 +198,12 @@ class Metadata:
     @property
     def is_controller(self) -> bool:
         return self._controller is not None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only node: no other could become controller or lead."""
+        others = {*self.image.brokers, *(voter.id for voter in self._quorum.voters)} - {self._node_id}
+        return not others
 
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         """Call a listener with every difference, right after it was applied to the image."""
@@ -270,10 +281,17 @@ class Metadata:
             raise NotController(f"node {self._node_id} is not the controller", self._quorum.leader)
         if isinstance(command, QuorumCommand):
             return Decided(self._decide_on_quorum(command), self._last)
+        if isinstance(command, UnregisterBroker):
+            self._check_does_not_vote(command.broker_id)
         self._controller.last_index = self._last.index
         decision = self._controller.decide(command, self._now_ms())
         self._propose(decision)
         return Decided(decision.reply, self._last)
+
+    def _check_does_not_vote(self, node_id: BrokerId) -> None:
+        """Refuse to forget a voter: a majority would still need it, and nobody would know its address."""
+        if any(voter.id == node_id for voter in self._quorum.voters):
+            raise InvalidRequest(f"node {node_id} is a voter of the metadata log; remove its vote first")
 
     def _decide_on_quorum(self, command: QuorumCommand) -> QuorumStatus | Done:
         """Answer a command about the metadata log, as its leader."""
@@ -320,6 +338,15 @@ class Metadata:
             voters=tuple(each for voter, each in progress.items() if voter in quorum.voters),
             observers=tuple(each for voter, each in progress.items() if voter not in quorum.voters),
         )
+
+    def cluster_time_ms(self) -> int:
+        """Return the cluster time."""
+        return self.time.at(self._now_ms())
+
+    def heard_time(self, time_ms: int, sent_ms: int) -> None:
+        """Learn the controller's time from a reply to a request that was sent at `sent_ms` by this node."""
+        if self._controller is None:
+            self.time.observe(time_ms, sent_ms, self._now_ms())
 
     def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
         """Tell the controller, if it is on this node, that a broker's connection was lost."""
@@ -484,11 +511,12 @@ class Metadata:
         if self._controller is None and quorum.is_established and self.applied_index >= quorum.last_index:
             self._last = Proposed(quorum.last_index, quorum.term)
             self._resume_clocks(self.image.time_ms)
+            self.time.lead(self._clock.now_ms(), self.image.time_ms, self._now_ms())
             self._controller = Controller(
                 self.image,
                 self._settings,
                 self._now_ms(),
-                time_ms=self._clock.now_ms(),
+                time=self.time,
                 last_index=quorum.last_index,
             )
             log.info("controller_started", node=self._node_id, term=quorum.term)

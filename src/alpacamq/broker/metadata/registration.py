@@ -29,8 +29,16 @@ RETRY_SECONDS = 0.5
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
 
+# A clock that differs more from cluster time is reported.
+MAX_CLOCK_ERROR_MS = 5_000
+
 _MAGIC = b"ALBE"
 _VERSION = 1
+
+
+def is_clock_wrong(ahead_ms: int) -> bool:
+    """Whether the clock of a machine differs so much from cluster time that it is reported."""
+    return abs(ahead_ms) > MAX_CLOCK_ERROR_MS
 
 
 class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,8 @@ class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     roles: tuple[str, ...] = ("broker", "controller")
     heartbeat_ms: int = 3000
+    # The controller's: after this long without a heartbeat it elects other leaders.
+    dead_ms: int = 9000
 
 
 class Registration:
@@ -55,11 +65,13 @@ class Registration:
         settings: RegistrationSettings,
         disk: Disk,
         clock: Clock,
+        wall_clock: Clock | None = None,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
         stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
 
+        `wall_clock` is compared with cluster time; None if there are no other brokers.
         `stopped_cleanly`: the process before this one stopped on request.
         """
         self._metadata = metadata
@@ -70,12 +82,19 @@ class Registration:
         self._settings = settings
         self._disk = disk
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._is_clock_wrong = False
         self._damaged = damaged
         self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
-        self.last_contact = clock.monotonic()
+        # Until when the controller counts on this broker, by the monotonic clock. None: no other broker does.
+        self._session_ends: float | None = None
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._has_contact = True
+        # Called when `has_contact` changes.
+        self.contact_changed: Callable[[], None] = lambda: None
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
         self._was_registered = False
@@ -91,12 +110,24 @@ class Registration:
         self._heard(self._metadata.decide_alone(self._heartbeat()))
 
     async def register(self) -> None:
-        """Register at the controller. Returns once the image of this node has the registration."""
-        while self.epoch == NO_EPOCH:
+        """Register at the controller.
+
+        Returns once the image of this node has the registration, and its clock the controller's time: state
+        machines, which this broker may have to run with the next heartbeat, depend on it.
+        """
+        while self.epoch == NO_EPOCH or not self._metadata.time.is_synchronised:
             try:
-                self._metadata.former_process_ended()
-                found = await self._metadata.ask(self._request())
-                await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
+                if self.epoch == NO_EPOCH:
+                    self._metadata.former_process_ended()
+                    asked = self._clock.monotonic()
+                    found = await self._metadata.ask(self._request())
+                    self._extend_session(asked)
+                    await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
+                await self._beat()
+            except (StaleBrokerEpoch, UnknownBroker) as error:
+                log.warning("broker_not_registered", reason=str(error))
+                self.epoch = NO_EPOCH
+                await asyncio.sleep(RETRY_SECONDS)
             except AlpacaError as error:
                 log.warning("broker_not_registered", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -106,9 +137,7 @@ class Registration:
         while True:
             await self.register()
             try:
-                # Not longer: the session goes on, and another controller may be elected meanwhile.
-                interval = self._settings.heartbeat_ms / 1000
-                self._heard(await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0)))
+                await self._beat()
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
@@ -125,6 +154,35 @@ class Registration:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    async def _beat(self) -> None:
+        """Send a heartbeat, and learn from the reply."""
+        asked = self._clock.monotonic()
+        # Not longer: the session goes on, and another controller may be elected meanwhile.
+        interval = self._settings.heartbeat_ms / 1000
+        reply = await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0))
+        self._metadata.heard_time(reply.cluster_time_ms, int(asked * 1000))
+        self._heard(reply)
+        self._extend_session(asked)
+        self._check_clock()
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        if self._wall_clock is None:
+            return 0
+        return self._wall_clock.now_ms() - self._metadata.cluster_time_ms()
+
+    def _check_clock(self) -> None:
+        """Log when the clock of this machine begins or ceases to be wrong."""
+        ahead_ms = self.clock_ahead_ms
+        if is_clock_wrong(ahead_ms) is self._is_clock_wrong:
+            return
+        self._is_clock_wrong = not self._is_clock_wrong
+        report = log.error if self._is_clock_wrong else log.info
+        report(
+            "clock_wrong" if self._is_clock_wrong else "clock_right", node=self._node_id, ahead_ms=ahead_ms
+        )
 
     def ready(self) -> None:
         """Let the controller unfence this broker: its replicas are open."""
@@ -185,7 +243,6 @@ class Registration:
         log.info("broker_registered", broker=self._node_id, epoch=found.epoch)
 
     def _heard(self, reply: HeartbeatReply) -> None:
-        self.last_contact = self._clock.monotonic()
         if self.last_reply is None or self.last_reply.is_fenced != reply.is_fenced:
             log.info("broker_fenced" if reply.is_fenced else "broker_unfenced", broker=self._node_id)
         self.last_reply = reply
@@ -198,6 +255,44 @@ class Registration:
         """Return whether the image names no other process as the broker with this id."""
         broker = self._metadata.image.brokers.get(self._node_id)
         return broker is None or not self._was_registered or broker.incarnation_id == self._incarnation_id
+
+    # The session, as seen from here.
+
+    def has_contact(self) -> bool:
+        """Return whether the controller has answered within `dead_ms`; otherwise others may lead by now."""
+        return self._has_contact and not self._is_session_over()
+
+    def _is_session_over(self) -> bool:
+        return self._session_ends is not None and self._clock.monotonic() >= self._session_ends
+
+    def _extend_session(self, asked: float) -> None:
+        """Note an answer. The session lasts from the question on: that is no later than the controller's."""
+        if self._metadata.is_alone:
+            self._session_ends = None
+        else:
+            self._session_ends = asked + self._settings.dead_ms / 1000
+            self._watch_session()
+        if not self._has_contact and not self._is_session_over():
+            log.info("controller_found", broker=self._node_id)
+            self._has_contact = True
+            self.contact_changed()
+
+    def _watch_session(self) -> None:
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+        assert self._session_ends is not None
+        delay = max(self._session_ends - self._clock.monotonic(), 0)
+        self._session_timer = asyncio.get_running_loop().call_later(delay, self._session_may_be_over)
+
+    def _session_may_be_over(self) -> None:
+        self._session_timer = None
+        if not self._is_session_over():
+            if self._session_ends is not None:
+                self._watch_session()
+        elif self._has_contact:
+            log.error("controller_lost", broker=self._node_id, silent_ms=self._settings.dead_ms)
+            self._has_contact = False
+            self.contact_changed()
 
     async def wait_until_unfenced(self) -> None:
         """Return once the broker may lead partitions."""

@@ -163,6 +163,8 @@ class Partition:
         self.refusal: AlpacaError | None = None
         # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
+        # Messages that became visible while this broker did not lead: others have counted them.
+        self._counted_elsewhere = 0
         self.fetched_messages = self.fetched_bytes = 0
         self.skipped_batches = 0  # skipped by readers: damaged, or failed to unpack
         self._awaiting_flush: deque[tuple[int, Sequence[Append]]] = deque()
@@ -227,6 +229,22 @@ class Partition:
             self._replication.stopped(self)
         self.following = None
 
+    def suspend(self, error: AlpacaError) -> None:
+        """Take and acknowledge nothing: another broker may lead by now. `lead` continues in the same epoch.
+
+        Followers still fetch, and the core stays: proposals may be under way whose outcome it has to know.
+        """
+        self._not_leading = error.with_traceback(None)
+        if self._replicated is not None:
+            self._replicated.fail_all(error)
+        self._fail_awaiting(error)
+        self._wake_watchers()
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has other replicas and would lead, were it not for `suspend`."""
+        return self._not_leading is not None and self._replicated is not None
+
     async def settled(self, state: PartitionState | None) -> None:
         """Return once the log is at rest, if `state` changes the leader: then its role may change."""
         if self.following is not None and (state is None or state.leader_epoch > self.leader_epoch):
@@ -236,11 +254,17 @@ class Partition:
     def is_leading(self) -> bool:
         return self._not_leading is None
 
+    @property
+    def written_messages(self) -> int:
+        """Messages that became visible while this broker led; of a partition without other replicas, all."""
+        return max(self.high_watermark - self._counted_elsewhere, 0)
+
     def _begin_role(self, state: PartitionState) -> None:
         log = self.log
         if not self._replicas and len(state.replicas) > 1:
             # Only a partition with no other replica knows that all it has is committed.
             self.high_watermark = min(max(log.high_watermark_hint, log.start_offset), log.end_offset)
+            self._counted_elsewhere = self.high_watermark
         self._replicas, self._isr = state.replicas, state.isr
 
     def _new_core(self, host: ReplicationHost, state: CommittedState) -> PartitionLeader:
@@ -274,7 +298,7 @@ class Partition:
         self._tell_sessions()
 
     def _stop_leading(self, error: AlpacaError) -> None:
-        was_leading = self._not_leading is None
+        was_leading = self._not_leading is None or self._replicated is not None
         self._not_leading = error.with_traceback(None)
         replicated, self._replicated = self._replicated, None
         if replicated is not None:
@@ -282,9 +306,12 @@ class Partition:
         if was_leading:
             self._fail_awaiting(error)
             self._tell_sessions()
-            # Consumers read again, and learn that this is not the leader.
-            for wake in list(self._watchers.values()):
-                wake(2**31)
+            self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
+        """Have consumers read again, to learn that this is not the leader."""
+        for wake in list(self._watchers.values()):
+            wake(2**31)
 
     # Replicas, if this broker leads.
 
@@ -416,8 +443,13 @@ class Partition:
 
     def follower_watermark(self, offset: int) -> None:
         """Note the high watermark of a partition that another broker leads."""
+        self._counted_elsewhere += offset - self.high_watermark
+        is_advanced = offset > self.high_watermark
         self.high_watermark = offset
         self.log.remember_high_watermark(offset)
+        if is_advanced and self._watchers:
+            for wake in list(self._watchers.values()):
+                wake(1)
 
     @property
     def is_sound(self) -> bool:
@@ -664,8 +696,7 @@ class Partition:
         """Fail all waiters and wake all watchers, because the partition is being deleted."""
         self.stop(error)
         self._fail_awaiting(error)
-        for wake in list(self._watchers.values()):
-            wake(2**31)
+        self._wake_watchers()
 
     def _refuse(self, appends: Sequence[Append], error: AlpacaError) -> None:
         if self.refusal is None:

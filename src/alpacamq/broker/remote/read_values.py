@@ -1,5 +1,7 @@
 """The values of reads from other brokers: requests to the leader of a partition, and its replies."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from alpacamq.broker.peers.values import RemoteError
@@ -44,7 +46,7 @@ class FetchedBatches(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-class FetchedPage(msgspec.Struct, frozen=True):
+class FetchedPage(NamedTuple):
     """Records, and the bounds of their partition when they were read."""
 
     page: Page
@@ -121,6 +123,20 @@ class DeleteRecords(Request[Bounds], frozen=True, kw_only=True, tag="delete-reco
     offset: int
 
 
+class CompactedSize(NamedTuple):
+    """The result of a compaction; `is_compacted` is false if there was nothing to compact."""
+
+    is_compacted: bool
+    before_bytes: int
+    size_bytes: int
+
+
+class CompactPartition(Request[CompactedSize], frozen=True, kw_only=True, tag="compact-partition"):
+    """Compacts a partition at its leader, up to its last record."""
+
+    place: PartitionId
+
+
 VALUES: tuple[type[msgspec.Struct], ...] = (
     ReadBounds,
     ReadBatches,
@@ -129,4 +145,5 @@ VALUES: tuple[type[msgspec.Struct], ...] = (
     AwaitRecords,
     FlushPartition,
     DeleteRecords,
+    CompactPartition,
 )

@@ -5,6 +5,7 @@ crash at any point leaves every partition with the same outcome.
 """
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import ClassVar
 
@@ -26,13 +27,17 @@ from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply
 from .transaction import (
     COMPLETE,
     PREPARED,
+    Aborted,
+    AbortIn,
     AddPartitions,
     DescribeTransaction,
     EndProtocol,
     EndTransaction,
+    FindOpen,
     InitProducer,
     ListTransactions,
     MarkersWritten,
+    OpenTransactions,
     PartitionsAdded,
     PartitionsVerified,
     ProducerIdentity,
@@ -106,10 +111,10 @@ class TransactionCoordinator(HandlesOneByOne):
         known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
-        reply = Reply(reply_to, PartitionsAdded())
         if known.state is TransactionState.ONGOING and set(request.partitions) <= set(known.partitions):
-            return Outcome(replies=[reply])
-        return Outcome([self._put(known.with_partitions(request.partitions, now_ms))], [reply])
+            return reply(reply_to, PartitionsAdded(known.number))
+        added = known.with_partitions(request.partitions, now_ms)
+        return reply(reply_to, PartitionsAdded(added.number), [self._put(added)])
 
     def verify_partitions(self, request: VerifyPartitions, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the partitions that are not part of the transaction."""
@@ -118,7 +123,7 @@ class TransactionCoordinator(HandlesOneByOne):
             raise _still_completing(known)
         added = set(known.partitions)
         absent = tuple(partition for partition in request.partitions if partition not in added)
-        return reply(reply_to, PartitionsVerified(absent))
+        return reply(reply_to, PartitionsVerified(absent, known.number))
 
     def end(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
         """Decide a transaction. A repeated request gets the same reply as the first."""
@@ -159,6 +164,27 @@ class TransactionCoordinator(HandlesOneByOne):
             tuple(known for known in self._transactions.values() if _matches(known, request, now_ms)),
         )
 
+    def find_open(self, request: FindOpen, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the OpenTransactions of producers."""
+        wanted = request.producer_ids
+        return reply(
+            reply_to,
+            OpenTransactions(
+                frozenset(
+                    (known.producer.producer_id, partition)
+                    for known in self._transactions.values()
+                    if known.producer.producer_id in wanted
+                    for partition in known.partitions
+                )
+            ),
+        )
+
+    def abort_in(self, request: AbortIn, reply_to: object, now_ms: int) -> Outcome:
+        """Abort the open transactions of partitions that have lost records."""
+        outcome = self.abort_open(now_ms, request.partitions)
+        outcome.replies.append(Reply(reply_to, Aborted(len(outcome.changes))))
+        return outcome
+
     HANDLERS: ClassVar = {
         InitProducer: init_producer_id,
         AddPartitions: add_partitions,
@@ -166,14 +192,10 @@ class TransactionCoordinator(HandlesOneByOne):
         EndTransaction: end,
         DescribeTransaction: describe,
         ListTransactions: list_transactions,
+        FindOpen: find_open,
+        AbortIn: abort_in,
         MarkersWritten: markers_written,
     }
-
-    def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield producer id and partition of all transactions that are open or lack markers."""
-        for known in self._transactions.values():
-            for partition in known.partitions:
-                yield known.producer.producer_id, partition
 
     def cancel(self, reply_to: object) -> None:
         """Remove a pending request."""
@@ -212,11 +234,14 @@ class TransactionCoordinator(HandlesOneByOne):
             effects=[known.markers for known in self._transactions.values() if known.state in PREPARED]
         )
 
-    def abort_open(self, now_ms: int) -> Outcome:
-        """Abort and fence every open transaction, because a power loss may have lost some of its records."""
+    def abort_open(self, now_ms: int, lost: AbstractSet[TopicPartition] | None = None) -> Outcome:
+        """Abort and fence open transactions, because a power loss may have lost some of their records.
+
+        Those of the partitions in `lost`, or all.
+        """
         outcome = Outcome()
         for known in [*self._transactions.values()]:
-            if known.state is TransactionState.ONGOING:
+            if known.state is TransactionState.ONGOING and (lost is None or lost & {*known.partitions}):
                 aborted = known.fenced(None, now_ms)
                 outcome.changes.append(self._put(aborted))
                 outcome.effects.append(aborted.markers)
@@ -299,7 +324,7 @@ def _matches(known: Transaction, request: ListTransactions, now_ms: int) -> bool
     limit_ms = request.running_longer_than_ms
     if limit_ms is not None and (known.started_ms is None or now_ms - known.started_ms <= limit_ms):
         return False
-    return request.id_matches is None or request.id_matches(known.transactional_id)
+    return not request.transactional_ids or known.transactional_id in request.transactional_ids
 
 
 def _still_completing(known: Transaction) -> ConcurrentTransactions:
