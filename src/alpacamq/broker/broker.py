@@ -36,6 +36,7 @@ from alpacamq.telemetry.metrics import Metrics
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .dlq.writer import MoveTargets
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
@@ -55,7 +56,6 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
-from .remote.moves import MoveTargets
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
@@ -304,7 +304,7 @@ class Broker:
             shards=shards,
         )
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(self.topics, peers)
+        progress = RemoteProgress(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
             replace(resources, clock=self.time),
@@ -320,7 +320,6 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
-        targets = MoveTargets(leaders, self.appends, self.reads)
         views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
@@ -328,7 +327,7 @@ class Broker:
                 self.producer_ids,
                 settings.queues,
                 views,
-                targets,
+                MoveTargets(self.appends, progress, self.reads),
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
@@ -382,7 +381,6 @@ class Broker:
                 transactional,
                 self.transactions.markers,
                 self.queues,
-                targets,
                 self.fifo,
                 self.cluster_status,
             ):

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from alpacamq.broker.dlq.writer import DlqWriter
+from alpacamq.broker.dlq.writer import DlqWriter, MoveTargets
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
-from alpacamq.broker.remote.moves import MoveTargets
 from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
