@@ -4,9 +4,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from contextlib import ExitStack
+from itertools import count, cycle
 from pathlib import Path
+from typing import Any
 
+import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -53,7 +56,8 @@ class Till:
             )
             try:
                 producer.init_transactions(20)
-            except KafkaException:
+            except KafkaException as error:
+                self._note("init", error)
                 continue
             return producer
 
@@ -77,6 +81,7 @@ class Till:
             self.committed.append(name)
             self.offset += 1
         except KafkaException as error:
+            self._note(name, error)
             self._recover(name, error, is_committing=is_committing)
 
     def _retry(self, step: Callable[[], None]) -> None:
@@ -85,8 +90,13 @@ class Till:
                 step()
                 return
             except KafkaException as error:
+                self._note("retried", error)
                 if not error.args[0].retriable():
                     raise
+
+    def _note(self, what: str, error: KafkaException) -> None:
+        """Print an error of the client; shown if the test fails."""
+        print(f"{time.strftime('%H:%M:%S')} {what}: {error}")
 
     def _recover(self, name: str, error: KafkaException, *, is_committing: bool) -> None:
         try:
@@ -94,7 +104,8 @@ class Till:
                 raise error
             self._retry(lambda: self._producer.abort_transaction(20))
             self.aborted.append(name)
-        except KafkaException:
+        except KafkaException as second:
+            self._note("abort", second)
             (self.unknown if is_committing else self.aborted).append(name)
             self._producer = self._new_producer()
             if is_committing:
@@ -198,6 +209,7 @@ def test_transactions_survive_kills_of_coordinators_and_leaders(tmp_path: Path) 
                 if number % 2 == 0
                 else nodes.by_id[leaders(nodes, TOPIC)[dice.randrange(PARTITIONS)]]
             )
+            print(f"{time.strftime('%H:%M:%S')} kill {victim.id}, {len(till.committed)} committed")
             victim.kill()
             time.sleep(dice.random())
             victim.start()
@@ -216,3 +228,47 @@ def test_transactions_survive_kills_of_coordinators_and_leaders(tmp_path: Path) 
         assert [name for name in shown[0] if name in committed] == till.committed
         decided = len(set(shown[0]))
         assert till.stored_offset() == decided
+
+
+def test_a_transaction_over_http_may_use_another_node_for_every_step(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes, ExitStack() as stack:
+        create(nodes, TOPIC)
+        create(nodes, SOURCE)
+        clients = cycle(
+            [stack.enter_context(httpx.Client(base_url=f"http://{node.http}", timeout=30)) for node in nodes]
+        )
+        identity: dict[str, Any] = {"transactional_id": ID}
+
+        def post(path: str, **fields: object) -> Any:
+            answer = next(clients).post(path, json={**identity, **fields})
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        def seen() -> list[str]:
+            pages = [
+                next(clients).get(f"/topics/{TOPIC}/partitions/{index}/messages").json()
+                for index in range(PARTITIONS)
+            ]
+            return [message["value"] for page in pages for message in page["messages"]]
+
+        identity = post("/producers/init")
+        expected: list[str] = []
+        for number, verb in enumerate(["commit", "abort", "commit"]):
+            post("/transactions/begin")
+            for index in range(PARTITIONS):
+                message = {"value": f"{verb}-{number}", "partition": index}
+                published = post("/transactions/publish", topic=TOPIC, messages=[message])
+                assert published["results"][0]["partition"] == index
+            offsets = [{"topic": SOURCE, "partition": 0, "offset": number + 1}]
+            post("/transactions/offsets", group=GROUP, offsets=offsets)
+            assert sorted(seen()) == sorted(expected)
+            identity = post(f"/transactions/{verb}")
+            if verb == "commit":
+                expected += [f"{verb}-{number}"] * PARTITIONS
+            for _ in nodes:
+                assert sorted(seen()) == sorted(expected)
+        for _ in nodes:
+            (listed,) = next(clients).get("/transactions").json()["transactions"]
+            assert (listed["transactional_id"], listed["state"]) == (ID, "complete-commit")
+            (offset,) = next(clients).get(f"/groups/{GROUP}/offsets").json()["offsets"]
+            assert offset["offset"] == 3

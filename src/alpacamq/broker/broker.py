@@ -54,11 +54,14 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.fifo import FifoQueues
+from .remote.moves import MoveTargets
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.host import Now
@@ -250,8 +253,9 @@ class Broker:
             is_damage_known=self.registration.is_damage_known,
         )
         self.registration.damage_known = self.replication.damage_known
-        if self.member is not None:
-            self.replication.connect(self.member.peers)
+        peers = None if self.member is None else self.member.peers
+        if peers is not None:
+            self.replication.connect(peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -271,23 +275,21 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
-        if self.member is not None:
-            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         shards = None
-        if self.member is not None:
+        if peers is not None:
             stats = None if self.metrics is None else self.metrics.forwarded
-            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
-            self.member.serve(shards.handlers)
+            shards = ShardCalls(peers, metadata, settings.node_id, stats)
         # The clock of due times: other brokers may have to deliver a message, or end a lease.
         self.time: Clock = self.clock
         steady_clock: Now = SteadyClock(self.clock)
@@ -301,7 +303,6 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
@@ -319,18 +320,25 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
+        targets = MoveTargets(leaders, self.appends, self.reads)
+        views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
                 resources,
                 self.producer_ids,
                 settings.queues,
+                views,
+                targets,
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
+            self.reads,
+            peers,
         )
+        metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
             resources,
@@ -342,9 +350,6 @@ class Broker:
             flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
-        if self.member is not None:
-            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
-            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -355,14 +360,8 @@ class Broker:
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
-        self.fifo = FifoPublisher(
-            self.topics,
-            self.publisher,
-            self.delays,
-            clock=self.clock,
-            executor=self.work_threads,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-        )
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        self.fifo = FifoQueues(self.topics, fifo, leaders)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -370,12 +369,24 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
-        if self.member is not None:
-            self.member.serve(self.cluster_status.handlers)
+        if self.member is not None and shards is not None:
+            for served in (
+                self.reads,
+                shards,
+                self.appends,
+                progress,
+                transactional,
+                self.transactions.markers,
+                self.queues,
+                targets,
+                self.fifo,
+                self.cluster_status,
+            ):
+                self.member.serve(served.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
@@ -500,13 +511,7 @@ class Broker:
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
-        partitions = self.topics.partitions_of(queue.topic)
-        ends = {
-            index: offset
-            for index, offset in offsets.items()
-            if index < len(partitions) and offset >= partitions[index].last_stable_offset
-        }
-        await self.queues.reset(queue, offsets)
+        ends = await self.queues.reset(queue, offsets)
         if queue.group == BUILT_IN_GROUP:
             await self.fifo.forget(queue.topic, ends)
 

@@ -162,13 +162,19 @@ class ReplicaNode:
         values = Values([Heartbeat, *read_values.VALUES])
         self.peers = Peers(Dialler(lambda: local, SECRET, values, random=lambda: 0.0))
         self.reads = RemoteReads(
-            LeaderCalls(self.topics, self.id, self.peers), self.threads, unpacked_limit_bytes=64 << 20
+            LeaderCalls(self.topics, self.id, self.peers),
+            self.threads,
+            unpacked_limit_bytes=64 << 20,
+            compact=self._compact,
         )
         service = Service(values, dict(self.reads.handlers), {}, self.fetches.on_connection)
         self.listener = ClusterListener("127.0.0.1", 0, lambda: local, SECRET, service)
         self.address = Address(*self.listener.bind())
         self.replication.connect(self.peers)
         self._tasks: list[asyncio.Task[None]] = []
+
+    async def _compact(self, _partition: Partition) -> bool:
+        return False
 
     async def start(self) -> None:
         await self.topics.load_gradually(RecoveryProgress(self._cluster.clock))
