@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check lint format docs site bench crash powercut heavy sim mutants fuzz hostile pythons hooks lock clean
+.PHONY: help run cluster test check lint format docs site bench crash powercut chaos heavy sim mutants fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -57,6 +57,12 @@ crash: ## kill -9 the broker again and again and look for what is lost
 powercut: ## Cut the power under load, 30 times (root, a loop device)
 	@scripts/setup dev
 	@$(if $(CUTS),CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -q -s -m heavy -o timeout=7200 tests/powercut
+
+# SECONDS=… SEED=… FAULTS=kill,pause,… LOADS=groups,…; the history stays for a second look.
+chaos: ## Inject faults into three nodes under load, for five minutes, and check what clients were promised
+	@scripts/setup dev
+	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(LOADS),--loads $(LOADS))
 
 # SEED=… runs one seed and prints its events; SCENARIO=… only one of the simulations.
 sim: ## Run the cluster's cores in virtual time with faults, SEEDS=1000 seeds

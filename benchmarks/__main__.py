@@ -17,6 +17,7 @@ BENCHMARKS = (
     "produce_throughput",
     "fetch_throughput",
     "publish_latency",
+    "cluster_produce",
     "end_to_end_latency",
     "fsync_modes",
     "small_requests",

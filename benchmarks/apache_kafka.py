@@ -30,7 +30,7 @@ share.coordinator.state.topic.min.isr=1
 log.dirs={data}
 """
 # As in Kafka's start script.
-_JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
         "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 
 
@@ -51,7 +51,7 @@ class ApacheKafka:
         with (directory / "server.log").open("ab") as log:
             if not (directory / "data").exists():
                 cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-                self._java(
+                self.java(
                     "kafka.tools.StorageTool",
                     "format",
                     "-t",
@@ -61,7 +61,7 @@ class ApacheKafka:
                     log=log.fileno(),
                 ).wait(START_S)
             began_at = time.monotonic()
-            process = self._java("kafka.Kafka", str(properties), log=log.fileno(), options=_JVM)
+            process = self.java("kafka.Kafka", str(properties), log=log.fileno(), options=JVM)
         address = f"127.0.0.1:{broker}"
         try:
             wire.wait_until_answering(address, START_S)
@@ -71,9 +71,10 @@ class ApacheKafka:
             raise
         return Server(self.name, address, process, time.monotonic() - began_at)
 
-    def _java(
+    def java(
         self, main: str, *arguments: str, log: int, options: tuple[str, ...] = ()
     ) -> "subprocess.Popen[bytes]":
+        """Run a class of its jars."""
         command = ["java", *options, "-cp", self._class_path, main, *arguments]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -59,7 +59,7 @@ class CClient:
         acked, seen = self._program.with_suffix(".acked"), self._program.with_suffix(".seen")
         arguments = (str(pace.size), str(pace.per_second), str(pace.seconds))
         files = (str(acked), str(seen) if watched else "-")
-        self._run("latency", address, pace.topic, *arguments, *files, **PACED_PRODUCER, acks="1")
+        self._run("latency", address, pace.topic, *arguments, *files, **PACED_PRODUCER, acks=pace.acks)
         return Latencies(
             acked_ns=array("q", acked.read_bytes()),
             seen_ns=array("q", seen.read_bytes() if watched else b""),

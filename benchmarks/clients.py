@@ -52,6 +52,7 @@ class Pace:
     size: int
     per_second: int
     seconds: int
+    acks: str = "1"
 
     @property
     def count(self) -> int:

@@ -105,7 +105,7 @@ def _next_message(consumer: Any) -> Any:
 
 
 def _publish(address: str, pace: Pace, watcher: Connection | None) -> "array[int]":
-    producer = Producer({"bootstrap.servers": address, "acks": "1", **PACED_PRODUCER})
+    producer = Producer({"bootstrap.servers": address, "acks": pace.acks, **PACED_PRODUCER})
     clock = time.monotonic_ns
     interval_ns = 1_000_000_000 // pace.per_second
     padding = bytes(pace.size - 8)

@@ -11,10 +11,12 @@ WAIT_S = 60.0
 _LOOK_AGAIN_S = 0.01
 
 
-def create(address: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+def create(
+    address: str, name: str, partitions: int, config: Mapping[str, str] | None = None, *, replicas: int = 1
+) -> None:
     """Create a topic, and wait until it is writable."""
     admin = _admin(address)
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
     for made in admin.create_topics([topic]).values():
         made.result(WAIT_S)
     deadline = time.monotonic() + WAIT_S

@@ -40,10 +40,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Measures between entering and leaving; the client is this process and its awaited children."""
+    """Measures between entering and leaving; the client is this process and its awaited children.
 
-    def __init__(self, server_pid: int) -> None:
-        self._server = psutil.Process(server_pid)
+    The processes of a cluster are measured together.
+    """
+
+    def __init__(self, *server_pids: int) -> None:
+        self._servers = [psutil.Process(pid) for pid in server_pids]
         self._usage: Usage | None = None
 
     def __enter__(self) -> Self:
@@ -66,7 +69,7 @@ class Meter:
                 server_cpu_s=server_cpu_s,
                 client_cpu_s=client_cpu_s,
                 others_cpu_s=max(machine_cpu_s - server_cpu_s - client_cpu_s, 0.0),
-                server_rss_mib=self._server.memory_info().rss / MIB,
+                server_rss_mib=sum(each.memory_info().rss for each in self._servers) / MIB,
             )
 
     @property
@@ -75,8 +78,8 @@ class Meter:
         return self._usage
 
     def _server_seconds(self) -> float:
-        times = self._server.cpu_times()
-        return times.user + times.system
+        spent = [each.cpu_times() for each in self._servers]
+        return sum(each.user + each.system for each in spent)
 
 
 def _machine_seconds() -> float:

@@ -6,6 +6,8 @@ import pytest
 
 from alpacamq.cluster.brokers import Endpoint, FeatureRange
 from alpacamq.cluster.commands import (
+    MAX_NAMED_PARTITIONS,
+    MAX_NEW_REPLICAS,
     AddPartitions,
     AllocateProducerIds,
     AlterPartitions,
@@ -56,7 +58,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
-from alpacamq.model.ids import BrokerId, TopicName
+from alpacamq.model.ids import BrokerId, TopicId, TopicName
 from alpacamq.model.topics import OFFSETS_TOPIC, Topic
 
 from .clusters import SETTINGS, Cluster, snapshot
@@ -674,6 +676,71 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
         cluster.ask(DrainBroker(broker_id=BrokerId(2)))
 
 
+def test_leaders_move_off_a_drained_broker_at_once_and_do_not_come_back() -> None:
+    cluster = Cluster(4, ControllerSettings(drained_at_once=1, rebalance_ms=1000))
+    topic = cluster.create("t", *[(1, 2, 3)] * 3)
+    assert cluster.ask(DrainBroker(broker_id=BrokerId(1))).leaders == 0
+    assert [cluster.state(topic, index).leader for index in range(3)] == [2, 2, 2]
+    cluster.advance(9000, heard=(1, 2, 3, 4))
+    assert cluster.image.led_by(1) == 0
+    # Nor when it restarts.
+    cluster.kill(1)
+    cluster.start(1)
+    assert cluster.image.broker(1).is_leaving
+    cluster.advance(9000, heard=(1, 2, 3, 4))
+    assert cluster.image.led_by(1) == 0
+
+
+def test_a_broker_can_give_up_its_leaders_and_keep_its_replicas() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2, 3), (2, 1, 3))
+    reply = cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
+    assert (reply.leaders, reply.replicas) == (0, 2)
+    cluster.advance(9000, heard=(1, 2, 3))
+    assert cluster.state(topic).isr == (1, 2, 3)
+    assert not cluster.image.moving
+    # Topics are as safe as before, and it does not lead them.
+    other = cluster.create("u")
+    assert all(set(state.replicas) == {1, 2, 3} for state in cluster.image.partitions_of(other.id))
+    assert cluster.image.led_by(1) == 0
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
+    cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED))
+    assert cluster.state(topic).leader == 1
+
+
+def test_a_drained_broker_can_keep_the_replicas_it_still_has() -> None:
+    cluster = Cluster(4)
+    topic = cluster.create("t", (1, 2, 3))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
+    assert not cluster.state(topic).is_moving
+    assert cluster.state(topic).leader == 2
+
+
+def test_the_only_replica_in_sync_leads_on_while_its_broker_is_drained() -> None:
+    cluster = Cluster(4)
+    topic = cluster.create("t", (1, 2, 3), min_insync_replicas="1")
+    cluster.kill(2, 3)
+    assert cluster.ask(DrainBroker(broker_id=BrokerId(1))).leaders == 1
+    assert cluster.state(topic).leader == 1
+    cluster.propose(topic, (1, 4))
+    assert cluster.state(topic).leader == 4
+
+
+def test_all_preferred_leaders_are_elected_in_several_commands() -> None:
+    cluster = Cluster(3)
+    count = MAX_NAMED_PARTITIONS + 10
+    topic = cluster.create("t", *[(1, 2)] * count, *[(3, 2)] * 5)
+    cluster.kill(1, 3)
+    cluster.start(1)
+    for index in range(count):
+        cluster.propose(topic, (1, 2), index)
+    for elected in (MAX_NAMED_PARTITIONS, 10):
+        results = cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED)).results
+        assert len([each for each in results if each.failure is None]) == elected
+    assert cluster.image.led_by(1) == count
+
+
 def test_draining_can_be_stopped() -> None:
     cluster = Cluster(4)
     topic = cluster.create("t", (1, 2, 3))
@@ -841,6 +908,33 @@ def test_partitions_are_added_with_the_factor_of_the_topic() -> None:
         pytest.param(ConfigureBroker(name="x", overrides={}), InvalidRequest, "'x'", id="not a broker id"),
         pytest.param(ConfigureBroker(name="9", overrides={}), UnknownBroker, "9", id="an unknown broker id"),
         pytest.param(AllocateProducerIds(count=0), InvalidRequest, "between", id="no producer ids"),
+        pytest.param(
+            ElectLeaders(
+                kind=ElectionKind.PREFERRED,
+                partitions=(NamedPartition("t", 0),) * (MAX_NAMED_PARTITIONS + 1),
+            ),
+            InvalidRequest,
+            "at most",
+            id="an election of too many partitions",
+        ),
+        pytest.param(
+            Reassign(reassignments=(Reassignment("t", 0, (2,)),) * (MAX_NAMED_PARTITIONS + 1)),
+            InvalidRequest,
+            "at most",
+            id="a reassignment of too many partitions",
+        ),
+        pytest.param(
+            CreateTopic(
+                name="u",
+                topic_id=TopicId(int=5),
+                is_internal=True,
+                partitions=MAX_NEW_REPLICAS,
+                replication_factor=2,
+            ),
+            InvalidPartitionCount,
+            "add partitions in steps",
+            id="a topic of too many replicas",
+        ),
         pytest.param(DrainBroker(broker_id=BrokerId(9)), UnknownBroker, "9", id="draining an unknown broker"),
         pytest.param(
             Heartbeat(broker_id=BrokerId(1), broker_epoch=99, applied_index=0),

@@ -177,11 +177,12 @@ class ControllerMachine(RuleBasedStateMachine):
         partitions = (NamedPartition(name, index),)
         self.cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED, partitions=partitions))
 
-    @rule(broker=brokers, is_draining=st.booleans())
-    def drain(self, broker: int, is_draining: bool) -> None:
-        self.attempt(
-            lambda: self.cluster.ask(DrainBroker(broker_id=BrokerId(broker), is_draining=is_draining))
+    @rule(broker=brokers, is_draining=st.booleans(), keeps_replicas=st.booleans())
+    def drain(self, broker: int, is_draining: bool, keeps_replicas: bool) -> None:
+        command = DrainBroker(
+            broker_id=BrokerId(broker), is_draining=is_draining, keeps_replicas=keeps_replicas
         )
+        self.attempt(lambda: self.cluster.ask(command))
 
     @rule(broker=brokers)
     def unregister(self, broker: int) -> None:

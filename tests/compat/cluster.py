@@ -10,8 +10,8 @@ from tests.integration.nodes import Nodes
 class BrokerCluster(Broker):
     """A cluster that tests use like one broker: Kafka clients get all addresses, others that of one node.
 
-    HTTP and SQS clients use different nodes. Each node has a replica of every partition, so tests that look at
-    stored batches look at those of the first.
+    HTTP and SQS clients use different nodes. Each node has a replica of every partition, so tests that look
+    at stored batches look at those of the first.
     """
 
     def __init__(self, root: Path, *, nodes: int, config: str = "") -> None:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,35 @@ def free_ports(count: int) -> list[int]:
 class Node(Program):
     """One node of a cluster, with its addresses."""
 
-    def __init__(self, root: Path, node_id: int, ports: list[int], nodes: str, config: str = "") -> None:
-        kafka, http, sqs, cluster = (f"127.0.0.1:{port}" for port in ports)
+    def __init__(
+        self,
+        root: Path,
+        node_id: int,
+        ports: list[int],
+        nodes: str,
+        *,
+        host: str = "127.0.0.1",
+        settings: str = "",
+        data: Path | None = None,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        """`settings` are further lines of [cluster] and sections; `launcher` is a command that runs it."""
+        kafka, http, sqs, cluster = (f"{host}:{port}" for port in ports)
         self.id = node_id
         self.kafka = kafka
         self.http = http
         self.sqs = sqs
         self.cluster = cluster
-        self.data = root / f"node-{node_id}"
-        file = root / f"node-{node_id}.toml"
-        file.write_text(f'[cluster]\nrack = "rack-{node_id}"\n\n[logging]\nformat = "json"\n{config}')
+        self.data = data or root / f"node-{node_id}"
+        config = root / f"node-{node_id}.toml"
+        config.write_text(f'[logging]\nformat = "json"\n\n[cluster]\nrack = "rack-{node_id}"\n{settings}\n')
         super().__init__(
             "alpacamq.node.main",
-            *("serve", "--config", str(file), "--node-id", str(node_id), "--data-dir", str(self.data)),
+            *("serve", "--config", str(config), "--node-id", str(node_id), "--data-dir", str(self.data)),
             *("--kafka", kafka, "--http", http, "--sqs", sqs),
             *(("--cluster", cluster, "--cluster-nodes", nodes) if nodes else ()),
             log=root / f"node-{node_id}.log",
+            launcher=launcher,
         )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -59,12 +72,13 @@ class Node(Program):
 class Nodes:
     """The nodes of a cluster by id."""
 
-    def __init__(self, root: Path, count: int, config: str = "") -> None:
+    def __init__(self, root: Path, count: int, settings: str = "") -> None:
         ports = free_ports(4 * count)
         groups = [ports[4 * number : 4 * number + 4] for number in range(count)]
         self.listed = ",".join(f"{number}@127.0.0.1:{each[3]}" for number, each in enumerate(groups, 1))
         self.by_id = {
-            number: Node(root, number, each, self.listed, config) for number, each in enumerate(groups, 1)
+            number: Node(root, number, each, self.listed, settings=settings)
+            for number, each in enumerate(groups, 1)
         }
 
     @property

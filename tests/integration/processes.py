@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -14,9 +15,10 @@ STOP_S = 30.0
 class Program:
     """Runs `python -m module arguments`; its output goes to a file."""
 
-    def __init__(self, module: str, *arguments: str, log: Path) -> None:
+    def __init__(self, module: str, *arguments: str, log: Path, launcher: Sequence[str] = ()) -> None:
+        """`launcher` is a command that replaces itself by the one after it, like nsenter."""
         self.log = log
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [*launcher, sys.executable, "-m", module, *arguments]
         # A test run that dies without its clean-up must leave no programs running.
         if setpriv := shutil.which("setpriv"):
             self._command = [setpriv, "--pdeathsig", "KILL", *self._command]

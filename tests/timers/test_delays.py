@@ -5,10 +5,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from alpacamq.model.errors import UnknownDelayed
+from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.timers import due_batches, spill
 from alpacamq.timers.machine import PLANNED_MS, SHORT_NOTICE_MS
-from alpacamq.timers.messages import Deliver, ProducerBatch, ReadBlock, TopicsDeleted
+from alpacamq.timers.messages import (
+    Deliver,
+    FirstSeen,
+    ProducerBatch,
+    ReadBlock,
+    Schedule,
+    TopicsDeleted,
+    ToSchedule,
+)
 from alpacamq.timers.wheel import TICK_MS
 
 from .delay_log import DelayLog, name
@@ -175,18 +183,21 @@ def test_a_repeated_producer_batch_is_scheduled_once() -> None:
     source = ProducerBatch(
         producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms
     )
-    assert len(log.schedule(100, 200, source=source)) == 2
-    assert log.machine.first_seen_ms(name().topic_id, 0, source) == log.now_ms
-    assert log.schedule(100, 200, source=source) == []
+    assert log.handle(FirstSeen(target=name(), source=source)) == [None]
+    ids = log.schedule(100, 200, source=source)
+    assert len(ids) == 2
+    assert log.handle(FirstSeen(target=name(), source=source)) == [log.now_ms]
+    assert log.schedule(100, 200, source=source) == ids
     log.start()
-    assert log.schedule(100, 200, source=source) == []
+    assert log.schedule(100, 200, source=source) == ids
+    assert log.machine.pending == 2
     later = ProducerBatch(
         producer_id=5, epoch=0, first_sequence=10, last_sequence=10, first_seen_ms=log.now_ms
     )
-    assert len(log.schedule(100, source=later)) == 1
+    [id_] = log.schedule(100, source=later)
     log.take_snapshot()
     log.start()
-    assert log.schedule(100, source=later) == []
+    assert log.schedule(100, source=later) == [id_]
     assert len(log.schedule(100, target=name("other"), source=later)) == 1
     assert len(log.schedule(100, source=later._replace(epoch=1))) == 1
 
@@ -196,12 +207,36 @@ def test_a_large_producer_batch_is_scheduled_in_portions() -> None:
     source = ProducerBatch(
         producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms
     )
-    assert len(log.schedule(100, source=source)) == 1
+    [first] = log.schedule(100, source=source)
     log.start()  # a crash before the second portion: the batch is sent again
-    assert log.schedule(100, source=source) == []
-    assert len(log.schedule(200, source=source._replace(portion=1))) == 1
-    assert log.schedule(200, source=source._replace(portion=1)) == []
+    assert log.schedule(100, source=source) == [first]
+    [second] = log.schedule(200, source=source._replace(portion=1))
+    assert log.schedule(200, source=source._replace(portion=1)) == [second]
+    assert log.schedule(100, source=source) == []  # only the ids of the last portion are known
     assert log.machine.pending == 2
+
+
+def test_messages_of_several_targets_have_consecutive_ids() -> None:
+    log = DelayLog()
+    source = ProducerBatch(
+        producer_id=5, epoch=0, first_sequence=0, last_sequence=0, first_seen_ms=log.now_ms
+    )
+    messages = [ToSchedule(name(partition=index), log.now_ms + 100, b"e") for index in (0, 1, 0, 2)]
+    [ids] = log.handle(Schedule(messages=messages, source=source))
+    assert ids == list(range(ids[0], ids[0] + 4))
+    log.start()
+    assert log.handle(Schedule(messages=messages, source=source)) == [ids]
+    assert log.machine.pending == 4
+
+
+def test_messages_for_a_topic_that_is_not_known_are_refused() -> None:
+    log = DelayLog()
+    log.deleted.add(name("gone").topic_id)
+    messages = [ToSchedule(each, log.now_ms + 100, b"e") for each in (name(), name("gone"))]
+    [refusal] = log.handle(Schedule(messages=messages))
+    assert isinstance(refusal, UnknownTopic)
+    assert log.machine.pending == 0
+    assert log.records == []
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -54,9 +54,11 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
+from .remote.status import ClusterStatus
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.topic import HostResources
@@ -254,7 +256,9 @@ class Broker:
             file_defaults=settings.topic_defaults,
             power_lost=self._directory.is_power_loss_open,
             is_registered=self.registration.is_current,
+            has_contact=self.registration.has_contact,
         )
+        self.registration.contact_changed = self.topics.contact_changed
         leaders = LeaderCalls(
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
@@ -280,12 +284,18 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
+        peers = None if self.member is None else self.member.peers
+        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
+        progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
             # Delayed messages are due by the wall clock.
             replace(resources, clock=self.clock),
             self.producer_ids,
+            self.appends,
+            progress,
             settings.delays,
             clock=self.clock,
+            is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
@@ -306,13 +316,18 @@ class Broker:
         )
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
-            resources, self.producer_ids, settings.transactions, self.groups, self.clock
+            resources,
+            self.producer_ids,
+            settings.transactions,
+            self.groups,
+            self.clock,
+            peers=peers,
+            flush_elsewhere=self.reads.flush,
         )
-        peers = None if self.member is None else self.member.peers
-        self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         if self.member is not None:
-            self.member.serve({**self.appends.handlers, **transactional.handlers})
+            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
+            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -341,6 +356,9 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        if self.member is not None:
+            self.member.serve(self.cluster_status.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 

@@ -191,8 +191,12 @@ class Member:
             broker = metadata.image.brokers.get(peer.id)
             if peer.is_voter or broker is None or CONTROLLER_ROLE not in broker.roles:
                 continue
+            if not broker.is_running:
+                continue  # its vote may have been removed because it is lost
             if broker.directory_id != peer.directory:
                 continue  # another process with the same id
+            if broker.is_leaving and peer.id not in voters:
+                continue  # it is being removed
             wanted = dict(voters)
             if peer.id in voters:
                 # It has another directory: the vote of the lost one goes first.

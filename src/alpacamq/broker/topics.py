@@ -17,6 +17,7 @@ from uuid import uuid4
 from alpacamq.cluster.broker_config import ALL_BROKERS, TopicDefaults, topic_defaults, usable
 from alpacamq.cluster.commands import (
     AddPartitions,
+    AllocateProducerIds,
     ConfigureBroker,
     ConfigureTopic,
     CreateTopic,
@@ -94,12 +95,17 @@ class Topics:
         file_defaults: Mapping[str, str],
         power_lost: bool = False,
         is_registered: Callable[[], bool] = lambda: True,
+        has_contact: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_registered` returns whether the image names this process as the broker with this id."""
+        """`is_registered` returns whether the image names this process as the broker with this id.
+
+        `has_contact` returns whether the controller counts on this broker; `contact_changed` follows changes.
+        """
         self._metadata = metadata
         self._replicas = replicas
         self._node_id = node_id
         self._is_registered = is_registered
+        self._has_contact = has_contact
         self._file_defaults = file_defaults
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
@@ -161,6 +167,10 @@ class Topics:
             return None
         return self._replicas.of_topic(topic.id).get(index)
 
+    def replica(self, key: bytes, index: int) -> Partition | None:
+        """Return the replica of this broker, whether it leads or follows; None if it has none."""
+        return self.find(key, index) or self.followed(key, index)
+
     @property
     def is_recovering(self) -> bool:
         """Whether partitions are still being opened; no topic changes meanwhile."""
@@ -193,7 +203,16 @@ class Topics:
         if state is not None and state.leader != self._node_id:
             reason = f"{text} is led by broker {state.leader}"
             return NotLeader(reason, state.leader, state.leader_epoch)
+        if not self._has_contact():
+            return _without_contact(text)
         return PartitionNotReady(f"{text} is being {'recovered' if self._loading else 'opened'}")
+
+    def find_replicated(self, key: bytes, index: int) -> Partition | None:
+        """Return a partition whose followers fetch from this broker, by the topic's id."""
+        if (found := self.find(key, index)) is not None:
+            return found
+        partition = self._replicas.of_topic(TopicId(bytes=key)).get(index) if len(key) == ID_BYTES else None
+        return partition if partition is not None and partition.is_suspended else None
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
         """Return a topic's partitions in order; empty unless this broker leads all of them."""
@@ -376,6 +395,14 @@ class Topics:
             )
             topic = await self._metadata.ask(command)
         return topic
+
+    async def catch_up(self) -> None:
+        """Return once the image has everything that was decided before this call.
+
+        Only then does the image say that something does not exist. By a command that has to be committed:
+        a controller that was replaced and does not know it cannot answer that.
+        """
+        await self._metadata.ask(AllocateProducerIds(count=1))
 
     @_uninterrupted
     async def delete(self, name: str) -> Topic:
@@ -576,7 +603,7 @@ class Topics:
         configured = configured_min_isr(self.image, topic)
         before = self._led_epochs(topic.id)
         # Another process may have registered with this id while this one was paused.
-        is_registered = self._is_registered()
+        is_registered, has_contact = self._is_registered(), self._has_contact()
         for partition in partitions:
             index = partition.identity.partition
             state = states[index] if index < len(states) else None
@@ -586,14 +613,37 @@ class Topics:
             elif state.leader != self._node_id:
                 self._replicas.set_not_led(partition)
                 partition.follow(state)
-            elif is_registered:
+            elif is_registered and has_contact:
                 partition.lead(state, min_isr(configured, state.replication_factor))
                 self._replicas.set_led(partition)
+            elif is_registered and (partition.is_leading or partition.is_suspended):
+                self._replicas.set_not_led(partition)
+                partition.suspend(_without_contact(str(partition.identity)))
+            elif is_registered:
+                self._replicas.set_not_led(partition)
+                partition.stop(_without_contact(str(partition.identity)))
             else:
                 self._replicas.set_not_led(partition)
                 partition.stop(NotLeader(f"another process is registered as broker {self._node_id}"))
         if self._led_epochs(topic.id) != before:
             self._notify_leadership(topic.name)
+
+    def contact_changed(self) -> None:
+        """Stop leading at once when the controller does not answer; lead again when it does."""
+        if self._has_contact():
+            for topic in self.image.topics.values():
+                if any(state.leader == self._node_id for state in self.image.partitions_of(topic.id)):
+                    self._changed[topic.id] = None
+            self._apply_soon()
+            return
+        topics: dict[str, None] = {}
+        for partition in self._replicas:
+            if partition.is_leading:
+                self._replicas.set_not_led(partition)
+                partition.suspend(_without_contact(str(partition.identity)))
+                topics[partition.identity.topic] = None
+        for name in topics:
+            self._notify_leadership(name)
 
     def _led_epochs(self, topic_id: TopicId) -> dict[int, int]:
         led = self._replicas.led_of(topic_id.bytes)
@@ -671,3 +721,7 @@ class Topics:
     def _fail_waiting(self, failure: AlpacaError) -> None:
         for topic_id in list(self._waiting):
             self._notify_applied(topic_id, failure)
+
+
+def _without_contact(partition: str) -> NotLeader:
+    return NotLeader(f"{partition}: the controller does not answer this broker, and may have elected another")

@@ -1,7 +1,7 @@
 """Hosts the transaction coordinators and carries their decisions to partitions.
 
-A decided transaction is ended in each of its partitions by a marker. Its committed offsets are ended by the
-coordinator of their group.
+A decided transaction is ended in each of its partitions, on any broker, by a marker. Its committed offsets
+are ended by the coordinator of their group.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from alpacamq.coordinator.messages import CompleteTransactionRequest
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from alpacamq.coordinator.transactions.transaction import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
+    FindOpen,
     ListTransactions,
     MarkersWritten,
     ProducerIdentity,
@@ -24,25 +25,38 @@ from alpacamq.coordinator.transactions.transaction import (
     TransactionState,
     WriteMarkers,
 )
-from alpacamq.model.control import marker_batch
+from alpacamq.log.producer_state import NO_MARKER
 from alpacamq.model.errors import (
     AlpacaError,
     ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
     DamagedLog,
     FencedProducer,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
     ProducerFenced,
+    RequestTimedOut,
     TransactionalIdNotFound,
+    UnknownBroker,
     UnknownTopic,
 )
 from alpacamq.model.ids import BrokerId, TopicPartition
 from alpacamq.model.ports import Clock
-from alpacamq.model.state_machine import Outcome
-from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.model.state_machine import Outcome, Request
+from alpacamq.model.topics import TRANSACTIONS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 
 from .groups import Groups
-from .partition.leader import Partition, append
+from .partition.leader import Partition
+from .peers.link import Peers
 from .producer_ids import ProducerIds
+from .remote.markers import Markers, TransactionEnd
 from .statemachine.host import StateMachineHost
 from .statemachine.topic import HostResources, StateMachineTopic
 from .topics import Topics
@@ -51,8 +65,26 @@ log = get_logger(__name__)
 
 # How long a request waits for the completion of its producer's last transaction.
 COMPLETION_SECONDS = 0.1
-RETRY_SECONDS = 0.2
+# Between attempts to write a marker: at most, and while the leader of its partition changes.
+RETRY_SECONDS = 0.02
 MAX_RETRY_SECONDS = 30.0
+MAX_MOVE_SECONDS = 0.5
+# Attempts are reported from this pause on.
+REPORTED_SECONDS = 0.3
+LEADER_MOVES = (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
+    RequestTimedOut,
+    UnknownBroker,
+    UnknownTopic,
+)
 ENLIST_ATTEMPTS = 3
 
 R = TypeVar("R")
@@ -61,7 +93,7 @@ Errors = dict[TopicPartition, AlpacaError]
 
 
 class Transactions:
-    """The transactional ids that this broker coordinates."""
+    """Transactional ids, on any broker; hosts the coordinators of those that this broker coordinates."""
 
     def __init__(
         self,
@@ -70,12 +102,16 @@ class Transactions:
         settings: TransactionSettings,
         groups: Groups,
         clock: Clock,
+        *,
+        peers: Peers | None,
+        flush_elsewhere: Callable[[PartitionId], Awaitable[object]],
     ) -> None:
+        """Flush a partition of another broker with `flush_elsewhere`."""
+        self.markers = Markers(resources.topics, groups, clock, peers)
+        self._flush_elsewhere = flush_elsewhere
         self._topics = resources.topics
         self._producer_ids = producer_ids
         self._settings = settings
-        self._groups = groups
-        self._clock = clock
         self._steady = resources.clock
         self._machines: StateMachineTopic[TransactionCoordinator] = StateMachineTopic(
             TRANSACTIONS_TOPIC,
@@ -84,11 +120,13 @@ class Transactions:
             perform=self._perform,
             check=self._abort_open,
             requests=TransactionCoordinator.HANDLERS,
+            answer=self._answer,
             # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, shows it.
             overrides={"flush.messages": "1"},
         )
         self.hanging = HangingTransactions(self._topics, self._machines)
-        self._writing_markers: dict[str, dict[int, asyncio.Event]] = {}
+        # By transactional id; leader epoch of the coordinator and number of the transaction.
+        self._writing_markers: dict[str, dict[tuple[int, int], asyncio.Event]] = {}
         # Since the broker started.
         self.committed = self.aborted = 0
 
@@ -99,20 +137,19 @@ class Transactions:
             tasks.create_task(self.hanging.run())
 
     async def ask(self, request: TransactionRequest[R]) -> R:
-        """Return the reply of a transactional id's coordinator, or raise it if it is an error.
+        """Return the reply of a transactional id's coordinator on any broker, or raise it if it is an error.
 
         If the id's last transaction is not complete, wait a short time and ask once more: clients that get
         CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
         """
-        await self._producer_ids.replenish()  # the request may need one
-        try:
-            return await self._machines.ask(request)
-        except ConcurrentTransactions:
-            await self._await_markers(request.transactional_id)
         return await self._machines.ask(request)
 
+    async def ask_here(self, request: TransactionRequest[R]) -> R:
+        """Do the same, but raise NotCoordinator if the coordinator is on another broker."""
+        return await self._machines.ask_here(request)
+
     async def end(self, request: EndTransaction) -> ProducerIdentity:
-        """Commit or abort; returns the identity for the next transaction.
+        """Commit or abort, on any broker; returns the identity for the next transaction.
 
         The decision to commit is written only after everything it commits is on disk: a power cut that
         keeps the decision keeps the records and offsets, too.
@@ -121,13 +158,34 @@ class Transactions:
             await self._flush_data(request.transactional_id)
         return await self.ask(request)
 
+    async def end_here(self, request: EndTransaction) -> ProducerIdentity:
+        """Do the same, but raise NotCoordinator if the coordinator is on another broker."""
+        if request.committed:
+            await self._machines.host_of(request.routing_key)  # before the data is flushed
+            await self._flush_data(request.transactional_id)
+        return await self.ask_here(request)
+
+    async def _answer(self, host: StateMachineHost[TransactionCoordinator], request: Request[R]) -> R:
+        """Answer a request of any broker to a coordinator on this one."""
+        await self._producer_ids.replenish()  # the request may need one
+        try:
+            return await host.ask(request)
+        except ConcurrentTransactions:
+            assert isinstance(request, TransactionRequest)
+            await self._await_markers(request.transactional_id)
+        return await host.ask(request)
+
     async def coordinator_of(self, transactional_id: str) -> BrokerId:
         """Return the broker that coordinates a transactional id. Raises CoordinatorUnavailable."""
         return await self._machines.broker_of(transactional_id)
 
     async def find(self, request: ListTransactions) -> list[Transaction]:
-        """List the transactions of all coordinators on this broker that match."""
+        """List the transactions of all coordinators that match."""
         return [found for some in await self._machines.ask_all(request) for found in some]
+
+    async def find_here(self, request: ListTransactions) -> list[Transaction]:
+        """List the transactions of the coordinators on this broker that match."""
+        return [found for some in await self._machines.ask_all_here(request) for found in some]
 
     async def add_partitions(self, request: AddPartitions) -> Errors:
         """Add partitions to a transaction and return the errors by partition."""
@@ -157,18 +215,20 @@ class Transactions:
         committed: bool,
         coordinator_epoch: int = 0,
     ) -> None:
-        """End a producer's transaction in one partition; returns once the marker is on disk."""
-        if partition.topic == OFFSETS_TOPIC:
-            ended = CompleteTransactionRequest(
-                producer_id=producer_id, producer_epoch=producer_epoch, committed=committed
-            )
-            await self._groups.complete_transaction(partition.partition, ended)
-            return
-        now_ms = self._clock.now_ms()
-        batch = marker_batch(producer_id, producer_epoch, committed, coordinator_epoch, now_ms)
-        target = self._topics.partition(*partition)
-        placed = await append(target, batch)
-        await target.flush_to(placed.next_offset)
+        """End a producer's transaction in a partition that this broker leads, as an administrator asks.
+
+        Returns once the marker is on disk. It does not fence the coordinator of the producer, whatever epoch
+        the administrator names.
+        """
+        known = self._topics.partition(*partition).log.producers.get(producer_id)
+        last_epoch = NO_MARKER.coordinator_epoch if known is None else known.last_marker.coordinator_epoch
+        ended = TransactionEnd(
+            producer_id,
+            producer_epoch,
+            committed=committed,
+            coordinator_epoch=min(coordinator_epoch, last_epoch),
+        )
+        await self.markers.write_here(partition, ended)
 
     def _coordinator(self, _partition: Partition) -> TransactionCoordinator:
         return TransactionCoordinator(self._producer_ids.take, self._settings)
@@ -180,15 +240,18 @@ class Transactions:
     def _perform(self, host: StateMachineHost[TransactionCoordinator], effects: Iterable[Any]) -> None:
         for markers in effects:
             assert isinstance(markers, WriteMarkers)
-            # A coordinator that was rebuilt repeats effects that are in progress. A second marker could end
-            # the producer's next transaction.
+            # A coordinator that was rebuilt repeats effects that are in progress.
             writing = self._writing_markers.setdefault(markers.transactional_id, {})
-            if markers.number not in writing:
-                writing[markers.number] = asyncio.Event()
-                host.spawn(self._write_markers(host, markers), partial(self._markers_ended, markers))
+            key = (host.leader_epoch, markers.number)
+            if key not in writing:
+                writing[key] = asyncio.Event()
+                host.spawn(
+                    self._write_markers(host, markers),
+                    partial(self._markers_ended, markers.transactional_id, key),
+                )
 
     async def _flush_data(self, transactional_id: str) -> None:
-        """Flush every partition that a transaction has written to."""
+        """Flush every partition that a transaction has written to and that has no other replica."""
         try:
             known = await self.ask(DescribeTransaction(transactional_id=transactional_id))
         except TransactionalIdNotFound:
@@ -198,34 +261,57 @@ class Transactions:
 
     async def _flush(self, partition: TopicPartition) -> None:
         try:
-            found = self._topics.partition(*partition)
-            await found.flush_to(found.log.end_offset)
-        except UnknownTopic:
-            if self._exists(partition):
-                raise  # it only cannot be written to here
+            if (found := self._topics.find(partition.topic.encode(), partition.partition)) is not None:
+                await found.flush_to(found.log.end_offset)
+                return
+            if not await self._exists(partition):
+                return
+            # What several replicas have acknowledged is on their disks.
+            if not self._is_replicated(partition):
+                topic = self._topics.image.topic(partition.topic)
+                await self._flush_elsewhere(PartitionId(topic.id, partition.partition))
+        except AlpacaError as error:
+            # Clients retry after this one.
+            raise CoordinatorUnavailable(f"{partition} cannot be flushed: {error}") from error
 
-    def _exists(self, partition: TopicPartition) -> bool:
-        """Return whether the metadata has a partition; only then was it not deleted."""
+    async def _exists(self, partition: TopicPartition) -> bool:
+        """Return whether the cluster has a partition. It may have been deleted.
+
+        The image of this broker may be behind that of the partition's leader, which has added it.
+        """
+        if self._topics.exists(partition.topic.encode(), partition.partition):
+            return True
+        await self._topics.catch_up()
+        return self._topics.exists(partition.topic.encode(), partition.partition)
+
+    def _is_replicated(self, partition: TopicPartition) -> bool:
         topic = self._topics.image.topics.get(partition.topic)
-        return topic is not None and partition.partition < topic.partitions
+        place = None if topic is None else PartitionId(topic.id, partition.partition)
+        state = None if place is None else self._topics.image.partition(place)
+        return state is not None and state.replication_factor > 1
 
     async def _write_markers(
         self, host: StateMachineHost[TransactionCoordinator], markers: WriteMarkers
     ) -> None:
         """End a transaction in every partition, unless the next coordinator has to do it."""
-        await asyncio.gather(
-            *(self._end_in(partition, markers, host.leader_epoch) for partition in markers.partitions)
+        ended = TransactionEnd(
+            markers.producer.producer_id,
+            markers.producer.epoch,
+            markers.committed,
+            host.leader_epoch,
+            markers.number,
         )
+        await asyncio.gather(*(self._end_in(partition, ended) for partition in markers.partitions))
         self.committed += markers.committed
         self.aborted += not markers.committed
         host.post(MarkersWritten(transactional_id=markers.transactional_id, markers=markers))
         await host.handled()
 
-    def _markers_ended(self, markers: WriteMarkers) -> None:
-        writing = self._writing_markers[markers.transactional_id]
-        writing.pop(markers.number).set()
+    def _markers_ended(self, transactional_id: str, key: tuple[int, int]) -> None:
+        writing = self._writing_markers[transactional_id]
+        writing.pop(key).set()
         if not writing:
-            del self._writing_markers[markers.transactional_id]
+            del self._writing_markers[transactional_id]
 
     async def _await_markers(self, transactional_id: str) -> None:
         """Return once the markers that are being written for an id are on disk, or after a time limit."""
@@ -235,33 +321,29 @@ class Transactions:
                 for written in in_progress:
                     await written.wait()
 
-    async def _end_in(self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int) -> None:
+    async def _end_in(self, partition: TopicPartition, ended: TransactionEnd) -> None:
         """End a transaction in one partition. Retries without limit: the decision is final."""
-        producer = markers.producer
         wait_seconds = RETRY_SECONDS
         while True:
             try:
                 try:
-                    await self.write_marker(
-                        partition,
-                        producer.producer_id,
-                        producer.epoch,
-                        committed=markers.committed,
-                        coordinator_epoch=coordinator_epoch,
-                    )
-                except FencedProducer:
-                    await self._flush(partition)  # ended there by a later epoch, perhaps just now
-            except DamagedLog as error:
-                log.error("marker_not_written", partition=str(partition), reason=str(error))
-                return  # nothing behind the damage is served, so no consumer sees the open transaction
+                    await self.markers.end(partition, ended)
+                    return
+                except UnknownTopic:
+                    if not await self._exists(partition):
+                        return  # deleted meanwhile
+                    raise  # or the image of its leader is behind
             except AlpacaError as error:
-                if isinstance(error, UnknownTopic) and not self._exists(partition):
-                    return  # deleted meanwhile
-                log.warning("marker_not_written", partition=str(partition), reason=str(error))
-                await asyncio.sleep(wait_seconds)
-                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
-            else:
-                return
+                if isinstance(error, DamagedLog) and not self._is_replicated(partition):
+                    # Nothing behind the damage is served, so no consumer sees the open transaction.
+                    log.error("marker_not_written", partition=str(partition), reason=str(error))
+                    return
+                is_moving = isinstance(error, LEADER_MOVES)
+                if wait_seconds >= REPORTED_SECONDS:
+                    log.warning("marker_not_written", partition=str(partition), reason=str(error))
+            await asyncio.sleep(wait_seconds)
+            longest = MAX_MOVE_SECONDS if is_moving else MAX_RETRY_SECONDS
+            wait_seconds = min(wait_seconds * 2, longest)
 
 
 async def retry_if_marker_written(
@@ -319,16 +401,19 @@ class HangingTransactions:
 
     async def check(self) -> None:
         """Check once. A transaction that is unknown to its coordinator in two checks in a row is hanging."""
-        if (known := self._known()) is None:
-            return  # a coordinator is being loaded, or is on another broker
         suspects = set()
-        partitions = list(self._topics.all_partitions())
+        partitions = [each for each in self._topics.all_partitions() if each.is_leading]
         for number, partition in enumerate(partitions):
             for producer_id, start_offset in partition.log.transactions.open_transactions():
-                if (producer_id, partition.identity) not in known:
-                    suspects.add(HangingTransaction(partition.identity, producer_id, start_offset))
+                suspects.add(HangingTransaction(partition.identity, producer_id, start_offset))
             if number % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
+        # Asked after the partitions: a transaction that ends in between is not open in the next check.
+        if suspects:
+            known = await self._known(frozenset(each.producer_id for each in suspects))
+            if known is None:
+                return  # not every coordinator answers, and a partition does not say which one knows
+            suspects = {each for each in suspects if (each.producer_id, each.partition) not in known}
         hanging = self._suspects & suspects
         self._suspects = frozenset(suspects)
         for each in hanging - set(self.found):
@@ -341,14 +426,18 @@ class HangingTransactions:
             )
         self.found = sorted(hanging)
 
-    def _known(self) -> set[tuple[int, TopicPartition]] | None:
-        """Return producer and partition of the transactions that coordinators know.
+    async def _known(self, producer_ids: frozenset[int]) -> set[tuple[int, TopicPartition]] | None:
+        """Return producer and partition of the transactions of producers that coordinators know.
 
-        None unless all of them are on this broker and loaded: a partition does not say which one knows its
-        open transactions.
+        None unless all coordinators answer.
         """
         if not self._transactions.exists:
             return set()
-        if not self._transactions.is_complete:
+        try:
+            replies = await self._transactions.ask_all(FindOpen(producer_ids=producer_ids))
+        except AlpacaError as error:
+            log.debug("transactions_not_checked", reason=str(error))
             return None
-        return {known for machine in self._transactions.machines for known in machine.open_partitions()}
+        if len(replies) < self._transactions.count:
+            return None
+        return {each for reply in replies for each in reply.known}

@@ -44,7 +44,9 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[Endpoint, ...] = ()
     features: Mapping[str, FeatureRange] = {}
     is_fenced: bool = True
+    # Leaders move off it, and its replicas as well unless it keeps them.
     is_draining: bool = False
+    keeps_replicas: bool = False
     is_shutting_down: bool = False
     software_version: str = ""
 
@@ -57,6 +59,11 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     def is_staying(self) -> bool:
         """Whether it may be given new leaders and replicas."""
         return not (self.is_fenced or self.is_draining or self.is_shutting_down)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its replicas move to other brokers."""
+        return self.is_draining and not self.keeps_replicas
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)

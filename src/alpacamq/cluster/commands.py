@@ -25,6 +25,12 @@ from .topics import BY_DEFAULT, SettingEdit
 R = TypeVar("R")
 
 
+# Partitions that one command names at most: the controller decides on all of them in one turn.
+MAX_NAMED_PARTITIONS = 1000
+# Replicas that a command creates at most: they are one entry of the metadata log.
+MAX_NEW_REPLICAS = 100_000
+
+
 class Command(Request[R], Generic[R], frozen=True, kw_only=True):
     """A request to the controller, of which there is one."""
 
@@ -239,7 +245,10 @@ class ElectionKind(StrEnum):
 
 
 class ElectLeaders(Command[PartitionResults], frozen=True, kw_only=True, tag="elect-leaders"):
-    """Elect leaders of these partitions; of all that need an election if there are none."""
+    """Elect leaders of these partitions; of those that need an election if there are none.
+
+    At most MAX_NAMED_PARTITIONS at once.
+    """
 
     kind: ElectionKind
     partitions: tuple[NamedPartition, ...] | None = None
@@ -254,22 +263,27 @@ class Reassignment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reassign(Command[PartitionResults], frozen=True, kw_only=True, tag="reassign"):
-    """Begin or cancel reassignments."""
+    """Begin or cancel reassignments, at most MAX_NAMED_PARTITIONS at once."""
 
     reassignments: tuple[Reassignment, ...]
 
 
 class DrainReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas that a broker still has."""
+    """The replicas that a broker still has, and the partitions that it leads."""
 
     replicas: int
+    leaders: int = 0
 
 
 class DrainBroker(Command[DrainReply], frozen=True, kw_only=True, tag="drain-broker"):
-    """Move all replicas off a broker, or stop doing so and cancel what is in progress."""
+    """Move all leaders and replicas off a broker, or stop doing so and cancel what is in progress.
+
+    With `keeps_replicas` only the leaders move. Leaders and replicas do not come back until it is stopped.
+    """
 
     broker_id: BrokerId
     is_draining: bool = True
+    keeps_replicas: bool = False
 
 
 class UpdateFeatures(Command[Done], frozen=True, kw_only=True, tag="update-features"):

@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     AlpacaError,
     DuplicateBroker,
     FeatureUpdateFailed,
+    InvalidReplication,
     InvalidRequest,
     StaleBrokerEpoch,
 )
@@ -194,7 +195,7 @@ class Controller:
         return [
             broker
             for broker in self.image.brokers.values()
-            if broker.is_draining and self.image.replicas_on(broker.id)
+            if broker.is_leaving and self.image.replicas_on(broker.id)
         ]
 
     # Brokers
@@ -231,6 +232,7 @@ class Controller:
             features=dict(command.features),
             is_fenced=not leads_on,
             is_draining=former is not None and former.is_draining,
+            keeps_replicas=former is not None and former.keeps_replicas,
             software_version=command.software_version,
         )
         if VERSION_FEATURE not in self.image.features:
@@ -348,16 +350,30 @@ class Controller:
 
     def _drain(self, command: DrainBroker, now_ms: int) -> DrainReply:
         broker = self.image.broker(command.broker_id)
-        if command.is_draining and not broker.is_draining:
+        wanted = msgspec.structs.replace(
+            broker,
+            is_draining=command.is_draining,
+            keeps_replicas=command.is_draining and command.keeps_replicas,
+        )
+        if wanted.is_draining and not self._has_other_brokers(broker):
+            raise InvalidReplication(f"no other broker can take over from broker {broker.id}")
+        if wanted.is_leaving and not broker.is_leaving:
             self._partitions.check_can_drain(broker.id)
-        if command.is_draining != broker.is_draining:
-            self._pending.put(broker_change(msgspec.structs.replace(broker, is_draining=command.is_draining)))
-            if command.is_draining:
+        if wanted != broker:
+            self._pending.put(broker_change(wanted))
+            if broker.is_leaving and not wanted.is_leaving:
+                self._partitions.stop_draining(broker.id)
+            if wanted.is_draining:
+                self._partitions.move_leaders(broker.id)
+            if wanted.is_leaving:
                 self._drain_ms = now_ms + self._settings.drain_ms
                 self._partitions.drain(broker.id, self._settings.drained_at_once)
-            else:
-                self._partitions.stop_draining(broker.id)
-        return DrainReply(replicas=len(self.image.replicas_on(broker.id)))
+        return DrainReply(
+            replicas=len(self.image.replicas_on(broker.id)), leaders=self.image.led_by(broker.id)
+        )
+
+    def _has_other_brokers(self, broker: BrokerRegistration) -> bool:
+        return any(each.is_staying and each.id != broker.id for each in self.image.brokers.values())
 
     # Partitions and counters
 

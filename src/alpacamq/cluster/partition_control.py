@@ -7,6 +7,7 @@ partitions that an event concerns, and checks requests.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -31,6 +32,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.topics import Topic
 
 from .commands import (
+    MAX_NAMED_PARTITIONS,
     ElectionKind,
     ElectLeaders,
     Failure,
@@ -242,9 +244,23 @@ class PartitionControl:
         named = command.partitions
         if named is None:
             partitions = self._image.not_preferred if is_preferred else self._image.leaderless
-            named = tuple(self._named(partition) for partition in partitions)
+            can_elect = self._can_have_preferred if is_preferred else self._can_have_any
+            # Those that can have it first: repeating the command makes progress.
+            chosen = dict.fromkeys(islice(filter(can_elect, partitions), MAX_NAMED_PARTITIONS))
+            chosen |= dict.fromkeys(islice(partitions, MAX_NAMED_PARTITIONS))
+            named = tuple(map(self._named, islice(chosen, MAX_NAMED_PARTITIONS)))
+        check_number(len(named))
         elect = self._elect_preferred if is_preferred else self._elect_uncleanly
         return PartitionResults(tuple(self._result(each.topic, each.index, elect) for each in named))
+
+    def _can_have_preferred(self, partition: PartitionId) -> bool:
+        state = self._state(partition)
+        return self._should_lead(state.replicas[0], partition, state)
+
+    def _can_have_any(self, partition: PartitionId) -> bool:
+        return (
+            advance(self._state(partition), self._electorate(partition, is_unclean=True)).leader is not None
+        )
 
     def _named(self, partition: PartitionId) -> NamedPartition:
         topic = self._image.topic_by_id(partition.topic_id)
@@ -267,6 +283,8 @@ class PartitionControl:
         return after
 
     def reassign(self, command: Reassign) -> PartitionResults:
+        check_number(len(command.reassignments))
+
         def results() -> Iterator[PartitionResult]:
             for each in command.reassignments:
                 if each.replicas is None:
@@ -338,6 +356,12 @@ class PartitionControl:
                     f"{state.replication_factor} replicas"
                 )
 
+    def move_leaders(self, broker_id: BrokerId) -> None:
+        """Move leaders off a broker that should not lead any more, where another replica is in sync."""
+        for partition, state in self._replicas_on(broker_id):
+            if state.leader == broker_id:
+                self._put(partition, state, advance(state, self._electorate(partition)))
+
     def drain(self, broker_id: BrokerId, limit: int) -> None:
         """Begin to move replicas off a broker, so that at most `limit` are moving."""
         moving = sum(1 for partition in self._image.moving if broker_id in self._state(partition).removing)
@@ -379,6 +403,12 @@ class PartitionControl:
     def _put(self, partition: PartitionId, before: PartitionState, after: PartitionState) -> None:
         if after is not before:
             self._pending.put(partition_change(partition, after))
+
+
+def check_number(partitions: int) -> None:
+    """Check the number of partitions that a command names. Raises InvalidRequest."""
+    if partitions > MAX_NAMED_PARTITIONS:
+        raise InvalidRequest(f"{partitions} partitions in one command; at most {MAX_NAMED_PARTITIONS}")
 
 
 def check_replicas(image: ClusterImage, replicas: Replicas) -> None:

@@ -25,7 +25,7 @@ def default_replication_factor(image: ClusterImage) -> int:
 
     Brokers that do not run now count: a topic created while one restarts is as safe as the others.
     """
-    racks = {rack_of(broker) for broker in image.brokers.values() if not broker.is_draining}
+    racks = {rack_of(broker) for broker in image.brokers.values() if not broker.is_leaving}
     return max(1, min(DEFAULT_FACTOR, len(racks)))
 
 
@@ -40,12 +40,12 @@ def place(
     """Return the replicas of `added` partitions of a topic, the preferred leader first.
 
     `existing` are the partitions that the topic has already. Raises InvalidReplication if there are fewer
-    brokers than replicas. Brokers that are fenced or shutting down get replicas only if there are too few
-    others, and never lead.
+    brokers than replicas. Brokers that are fenced, shut down or give up their leaders get replicas only if
+    there are too few others, and never lead.
     """
     brokers = sorted(image.brokers.values(), key=lambda broker: broker.id)
     staying = [broker for broker in brokers if broker.is_staying]
-    absent = [broker for broker in brokers if not (broker.is_staying or broker.is_draining)]
+    absent = [broker for broker in brokers if not (broker.is_staying or broker.is_leaving)]
     if not staying or len(staying) + len(absent) < factor:
         raise InvalidReplication(
             f"replication factor {factor}: {len(staying)} brokers can take replicas now"

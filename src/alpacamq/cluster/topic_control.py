@@ -27,7 +27,15 @@ from .broker_config import (
     topic_defaults,
     usable,
 )
-from .commands import AddPartitions, ConfigureBroker, ConfigureTopic, CreateTopic, DeleteTopic, Done
+from .commands import (
+    MAX_NEW_REPLICAS,
+    AddPartitions,
+    ConfigureBroker,
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+)
 from .decisions import ControllerSettings, Pending
 from .image import ClusterImage, broker_config_change, partition_change, topic_change, topic_removal
 from .partition_control import PartitionControl, check_replicas
@@ -70,6 +78,7 @@ class TopicControl:
         if not assignments:
             if factor == BY_DEFAULT:
                 factor = self._default_factor
+            self._check_size(topic.partitions, factor)
             assignments = tuple(place(image, topic, topic.partitions, factor))
         if not command.dry_run:
             self._pending.put(topic_change(topic))
@@ -88,7 +97,7 @@ class TopicControl:
                 partitions=self._settings.limits.default_partitions if partitions < 1 else partitions,
                 overrides=dict(command.overrides),
             )
-        brokers = [broker for broker in self._image.brokers.values() if not broker.is_draining]
+        brokers = [broker for broker in self._image.brokers.values() if not broker.is_leaving]
         return created(
             self._image,
             command.name,
@@ -125,6 +134,7 @@ class TopicControl:
                 f"{command.partitions} partitions, but replicas are assigned for {len(assignments)}"
             )
         factor = len(assignments[0])
+        self._check_size(len(assignments), factor)
         self._check_each(assignments, factor)
         return len(assignments), factor
 
@@ -135,6 +145,13 @@ class TopicControl:
                 raise InvalidReplicaAssignment("all partitions of a topic have the same number of replicas")
             if not any(self._image.broker(replica).is_running for replica in replicas):
                 raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is running")
+
+    def _check_size(self, partitions: int, factor: int) -> None:
+        if partitions * factor > MAX_NEW_REPLICAS:
+            raise InvalidPartitionCount(
+                f"{partitions} partitions with {factor} replicas each are too many at once: at most "
+                f"{MAX_NEW_REPLICAS} replicas; add partitions in steps"
+            )
 
     def _put_partitions(self, topic: Topic, first: int, assignments: tuple[Replicas, ...]) -> None:
         self._pending.put(
@@ -166,6 +183,7 @@ class TopicControl:
         factor = states[0].replication_factor if states else self._default_factor
         topic = grown(self._image, command.name, command.partitions, self._limits(factor))
         added = topic.partitions - former.partitions
+        self._check_size(added, factor)
         if assignments := command.assignments:
             if len(assignments) != added:
                 raise InvalidReplicaAssignment(

@@ -212,10 +212,9 @@ class GroupCoordinator(HandlesOneByOne):
     def txn_commit(self, request: TxnCommitRequest, reply_to: object, now_ms: int) -> Outcome:
         """Store offsets that take effect when their transaction commits."""
         group = self._check_commit(request, now_ms)
-        self._offsets.check_producer(request.producer_id, request.producer_epoch)
-        add_pending = partial(
-            self._offsets.add_pending, request.producer_id, request.producer_epoch, request.group
-        )
+        producer = (request.producer_id, request.producer_epoch, request.number)
+        self._offsets.check_producer(*producer)
+        add_pending = partial(self._offsets.add_pending, *producer, request.group)
         changes, results = self._checked_commits(request.offsets, add_pending, now_ms)
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
@@ -223,7 +222,7 @@ class GroupCoordinator(HandlesOneByOne):
         self, request: CompleteTransactionRequest, reply_to: object, _now_ms: int
     ) -> Outcome:
         """Apply or drop the offsets of a transaction; do nothing if it has none."""
-        producer = (request.producer_id, request.producer_epoch)
+        producer = (request.producer_id, request.producer_epoch, request.number)
         return reply(reply_to, Accepted(), self._offsets.complete(*producer, committed=request.committed))
 
     def fetch_offsets(self, request: FetchOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:

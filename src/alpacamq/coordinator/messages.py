@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
+from alpacamq.model.control import NO_NUMBER
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from alpacamq.model.state_machine import Request
@@ -204,16 +205,19 @@ class TxnCommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True
     generation: int = NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
+    # Of the transaction that its coordinator has confirmed.
+    number: int = NO_NUMBER
 
 
 class CompleteTransactionRequest(Request[Accepted], frozen=True, kw_only=True):
-    """Apply or drop the offsets of a producer's transaction that has ended."""
+    """Apply or drop the offsets of a producer's transaction that has ended. May be repeated, and late."""
 
     IS_IDEMPOTENT: ClassVar[bool] = True
 
     producer_id: int
     producer_epoch: int
     committed: bool
+    number: int = NO_NUMBER
 
 
 class ResetOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):

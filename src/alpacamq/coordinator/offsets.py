@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from alpacamq.model.control import NO_NUMBER
 from alpacamq.model.errors import (
     AlpacaError,
     FencedProducer,
     GroupSubscribedToTopic,
+    InvalidTransactionState,
     OffsetMetadataTooLarge,
     UnknownTopic,
     UnstableOffsetCommit,
@@ -63,6 +65,10 @@ class OffsetLimit(NamedTuple):
 LimitOf = Callable[[TopicPartition, TopicId], OffsetLimit | None]
 
 
+# Producers whose last transaction is remembered.
+MAX_ENDED = 10_000
+
+
 class Offsets:
     """Committed offsets by group and partition; pending offsets by producer."""
 
@@ -73,6 +79,9 @@ class Offsets:
         self._pending: dict[str, dict[TopicPartition, dict[int, PendingOffset]]] = {}
         self._by_producer: dict[int, set[tuple[str, TopicPartition]]] = {}
         self._next_order = 0
+        # The last transaction that has ended, by producer, the latest last. Not stored: a request that was
+        # confirmed before it ended and has not arrived yet ends with the coordinator it was sent to.
+        self._ended: dict[int, int] = {}
         self._idle_since_ms: dict[str, int] = {}
         # One object per topic id: there are up to a million offsets. Used during replay only.
         self._topic_ids: dict[TopicId, TopicId] = {}
@@ -120,8 +129,10 @@ class Offsets:
         changes.append(self._put(group, partition, committed))
         return changes
 
-    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise FencedProducer if a newer instance of the producer has pending offsets."""
+    def check_producer(self, producer_id: int, producer_epoch: int, number: int) -> None:
+        """Raise unless offsets of this transaction may be added: it has not ended, and no later one began."""
+        if NO_NUMBER < number <= self._ended.get(producer_id, NO_NUMBER):
+            raise InvalidTransactionState(f"transaction {number} of producer {producer_id} has ended")
         for group, partition in self._by_producer.get(producer_id, ()):
             newer = self._pending[group][partition][producer_id].producer_epoch
             if newer > producer_epoch:
@@ -131,27 +142,33 @@ class Offsets:
         self,
         producer_id: int,
         producer_epoch: int,
+        number: int,
         group: str,
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> list[Change]:
         """Add an offset that takes effect when the producer's transaction commits."""
-        pending = PendingOffset(producer_epoch=producer_epoch, order=self._next_order, committed=committed)
+        pending = PendingOffset(
+            producer_epoch=producer_epoch, order=self._next_order, committed=committed, number=number
+        )
         self._put_pending(producer_id, group, partition, pending)
         return [_pending_change(producer_id, group, partition, pending)]
 
-    def complete(self, producer_id: int, producer_epoch: int, *, committed: bool) -> list[Change]:
+    def complete(
+        self, producer_id: int, producer_epoch: int, number: int, *, committed: bool
+    ) -> list[Change]:
         """Apply or drop the pending offsets of a producer's transaction.
 
-        Pending offsets of a later instance of the producer stay. Repeating this changes nothing.
+        Pending offsets of a later transaction of the producer stay. Repeating this changes nothing.
         """
+        self._note_end(producer_id, number)
         changes: list[Change] = []
         for group, partition in sorted(self._by_producer.get(producer_id, ())):
             pending = self._pending[group][partition][producer_id]
-            if pending.producer_epoch > producer_epoch:
+            if pending.is_of_later_than(producer_epoch, number):
                 continue
             changes += self._remove_pending(producer_id, group, partition)
-            if committed:
+            if committed and not pending.is_left_over(number):
                 changes += self._drop_pending(group, partition, before=pending.order)
                 changes.append(self._put(group, partition, pending.committed))
         return changes
@@ -271,6 +288,11 @@ class Offsets:
                     yield _pending_change(producer_id, group, partition, pending)
         for group, since_ms in list(self._idle_since_ms.items()):
             yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
+
+    def _note_end(self, producer_id: int, number: int) -> None:
+        self._ended[producer_id] = max(number, self._ended.pop(producer_id, NO_NUMBER))
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _put(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> Change:
         self._committed.setdefault(group, {})[partition] = committed

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.model.control import NO_NUMBER
 from alpacamq.model.ids import NO_TOPIC_ID, TopicId
 
 from .messages import NO_LEADER_EPOCH, Protocol
@@ -64,11 +65,26 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True
 
 
 class PendingOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """An offset of an open transaction. Of two for one partition, the one with higher `order` is later."""
+    """An offset of an open transaction. Of two for one partition, the one with higher `order` is later.
+
+    Version 0.1 stored no number of the transaction.
+    """
 
     producer_epoch: int
     order: int
     committed: CommittedOffset
+    number: int = NO_NUMBER
+
+    def is_of_later_than(self, producer_epoch: int, number: int) -> bool:
+        """Return whether the offset is of a later transaction than the one that has ended."""
+        return self.producer_epoch > producer_epoch or NO_NUMBER < number < self.number
+
+    def is_left_over(self, number: int) -> bool:
+        """Return whether the offset is of an earlier transaction than the one that has ended.
+
+        Its producer had given up the request that brought it.
+        """
+        return NO_NUMBER < self.number < number
 
 
 def key(*parts: str | int) -> bytes:

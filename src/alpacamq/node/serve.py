@@ -426,6 +426,7 @@ def broker_settings(config: NodeConfig, reached: Mapping[str, Address]) -> Broke
             rack=cluster.rack or socket.gethostname(),
             roles=tuple(role.value for role in cluster.roles),
             heartbeat_ms=cluster.heartbeat_ms,
+            dead_ms=cluster.dead_ms,
         ),
         controller=ControllerSettings(dead_ms=cluster.dead_ms, replication_factor=cluster.replication_factor),
         replication=ReplicationSettings(replica_lag_ms=cluster.replica_lag_ms, flush=cluster.flush),

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
+from alpacamq.model.errors import TooManyDelayed, UnknownDelayed, UnknownTopic
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, reply
 
 from . import records
@@ -23,6 +23,7 @@ from .messages import (
     CountPending,
     Deliver,
     Dropped,
+    FirstSeen,
     Listing,
     ListMessages,
     PendingCounts,
@@ -55,19 +56,26 @@ class ProducerHistory:
         batch = self._batch(target, source)
         return None if batch is None else batch.first_seen_ms
 
-    def is_duplicate(self, target: int, source: ProducerBatch) -> bool:
-        """Return whether this portion of this batch was scheduled before."""
-        batch = self._batch(target, source)
-        return batch is not None and source.portion < batch.portions
+    def ids(self, target: int, source: ProducerBatch, count: int) -> list[int] | None:
+        """Return the ids of a portion of `count` messages that was scheduled before; None if it was not.
 
-    def add(self, target: int, source: ProducerBatch, now_ms: int) -> Iterator[Change]:
+        They are known of the last portion only; [] for others.
+        """
+        batch = self._batch(target, source)
+        if batch is None or source.portion >= batch.portions:
+            return None
+        if source.portion + 1 < batch.portions or batch.first_id < 0:
+            return []
+        return list(range(batch.first_id, batch.first_id + count))
+
+    def add(self, target: int, source: ProducerBatch, first_id: int, now_ms: int) -> Iterator[Change]:
         """Add a portion of a batch and evict old entries; yield the changes."""
         key = target, source.producer_id
         known = self._states.get(key)
         batches = known.batches if known is not None and known.epoch == source.epoch else ()
         former = self._batch(target, source)
         batch = SeenBatch(
-            source.first_sequence, source.last_sequence, source.first_seen_ms, source.portion + 1
+            source.first_sequence, source.last_sequence, source.first_seen_ms, source.portion + 1, first_id
         )
         batches = (*(other for other in batches if other is not former), batch)[-WINDOW:]
         state = self._states[key] = SeenBatches(source.epoch, batches, now_ms)
@@ -269,28 +277,26 @@ class DelayMachine(HandlesOneByOne):
         return max(min(times), self._not_before_ms) if times else None
 
     def schedule(self, request: Schedule, reply_to: object, now_ms: int) -> Outcome:
-        """Schedule messages. The reply is their ids, or [] if the source batch is a duplicate."""
+        """Schedule messages. The reply is their ids."""
         messages, source = request.messages, request.source
         outcome = Outcome()
         if self._state.targets.next_index + len(messages) > MAX_TARGETS:
-            full = TooManyDelayed(f"delayed messages have used all {MAX_TARGETS} target numbers")
-            outcome.replies.append(Reply(reply_to, full))
+            raise TooManyDelayed(f"delayed messages have used all {MAX_TARGETS} target numbers")
+        if source is not None and (ids := self._scheduled_before(request, source)) is not None:
+            outcome.replies.append(Reply(reply_to, ids))
             return outcome
+        for topic_id, topic in {(name.topic_id, name.topic) for name, _, _ in messages}:
+            # A target of a topic that this broker does not know would be taken for one of a deleted topic.
+            if not self._topic_exists(topic_id):
+                raise UnknownTopic(f"no topic is named {topic!r}, or it was created again")
         if not self._state.producer_ids:
             for path in DeliveryPath:
                 producer_id = self._state.producer_ids[path] = self._new_producer_id()
                 self._state.writer.write(outcome, records.producer_change(path, producer_id))
-        if source is not None:
-            target = self._state.target(outcome, messages[0].target)
-            if self._state.producers.is_duplicate(target.index, source):
-                outcome.replies.append(Reply(reply_to, []))
-                return outcome
-            for change in self._state.producers.add(target.index, source, now_ms):
-                self._state.writer.write(outcome, change)
-        ids: list[int] = []
-        for name, due_ms, envelope in messages:
-            target = self._state.target(outcome, name)
-            id_ = self._state.writer.next_offset
+        targets = [self._state.target(outcome, name) for name, _, _ in messages]
+        first_id = self._state.writer.next_offset
+        ids = list(range(first_id, first_id + len(messages)))
+        for id_, target, (_, due_ms, envelope) in zip(ids, targets, messages, strict=True):
             timer = pack_timer(due_ms, target.index)
             self._state.writer.write(outcome, Change(message_key(id_, timer), envelope))
             if due_ms - now_ms < PLANNED_MS:
@@ -298,14 +304,27 @@ class DelayMachine(HandlesOneByOne):
             else:
                 self._state.spill.added(self._state.wheel.add(id_, timer))
             self._state.targets.count(target, 1)
-            ids.append(id_)
+        if source is not None:
+            for change in self._state.producers.add(targets[0].index, source, first_id, now_ms):
+                self._state.writer.write(outcome, change)
         outcome.replies.append(Reply(reply_to, ids))
         return outcome
 
-    def first_seen_ms(self, topic_id: bytes, partition: int, source: ProducerBatch) -> int | None:
+    def _scheduled_before(self, request: Schedule, source: ProducerBatch) -> list[int] | None:
+        """Return the ids of messages that were scheduled before, by this batch; None if they were not."""
+        name = request.messages[0].target
+        target = self._state.targets.find(name.topic_id, name.partition)
+        return (
+            None if target is None else self._state.producers.ids(target.index, source, len(request.messages))
+        )
+
+    def first_seen(self, request: FirstSeen, reply_to: object, _now_ms: int) -> Outcome:
         """Return when a batch was first seen; None if it is new."""
-        target = self._state.targets.find(topic_id, partition)
-        return None if target is None else self._state.producers.first_seen_ms(target.index, source)
+        target = self._state.targets.find(request.target.topic_id, request.target.partition)
+        seen_ms = (
+            None if target is None else self._state.producers.first_seen_ms(target.index, request.source)
+        )
+        return reply(reply_to, seen_ms)
 
     def cancel_message(self, request: CancelMessage, reply_to: object, _now_ms: int) -> Outcome:
         """Cancel a pending message."""
@@ -388,6 +407,7 @@ class DelayMachine(HandlesOneByOne):
 
     HANDLERS: ClassVar = {
         Schedule: schedule,
+        FirstSeen: first_seen,
         CancelMessage: cancel_message,
         ListMessages: list_messages,
         CountPending: count_pending,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from alpacamq.model.state_machine import Change, Outcome, Request
 
 from .blocks import SpilledBlock
@@ -57,7 +59,7 @@ class Listing(NamedTuple):
     blocks: Sequence[SpilledBlock]
 
 
-class PendingCounts(NamedTuple):
+class PendingCounts(msgspec.Struct, frozen=True, array_like=True):
     """The number of pending messages, and the earliest due time."""
 
     pending: int
@@ -91,11 +93,36 @@ class Dropped(NamedTuple):
     messages: int
 
 
-class Schedule(Request[list[int]], frozen=True, kw_only=True):
-    """Schedule messages together. The reply is their ids, or [] if `source` is a duplicate."""
+def routing_key(topic: str, partition: int) -> str:
+    """Return the key that decides which delay log stores the messages of a partition."""
+    return f"{topic}-{partition}"
+
+
+class Schedule(Request[list[int]], frozen=True, kw_only=True, tag="delay-schedule"):
+    """Schedule messages of one delay log together. The reply is their ids.
+
+    They are scheduled once, however often `source` repeats them. Fails with UnknownTopic if the topic of one
+    of them was deleted, or is too new for the broker that has the delay log.
+    """
 
     messages: Sequence[ToSchedule]
     source: ProducerBatch | None = None
+
+    @property
+    def routing_key(self) -> str:
+        target = self.messages[0].target
+        return routing_key(target.topic, target.partition)
+
+
+class FirstSeen(Request[int | None], frozen=True, kw_only=True, tag="delay-first-seen"):
+    """Return when a producer's batch with messages for this target was first seen; None if it is new."""
+
+    target: TargetName
+    source: ProducerBatch
+
+    @property
+    def routing_key(self) -> str:
+        return routing_key(self.target.topic, self.target.partition)
 
 
 class CancelMessage(Request[None], frozen=True, kw_only=True):
@@ -118,7 +145,7 @@ class ListMessages(Request[Listing], frozen=True, kw_only=True):
     after_id: int
 
 
-class CountPending(Request[PendingCounts], frozen=True, kw_only=True):
+class CountPending(Request[PendingCounts], frozen=True, kw_only=True, tag="delay-count"):
     """Count the pending messages."""
 
 

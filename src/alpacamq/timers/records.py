@@ -71,12 +71,16 @@ class IntentId(NamedTuple):
 
 
 class SeenBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's batch: when it was first seen, and how many portions of it were scheduled."""
+    """A producer's batch: when it was first seen, and how many portions of it were scheduled.
+
+    `first_id` is the id of the first message of the last portion; the others follow it. -1: not recorded.
+    """
 
     first_sequence: int
     last_sequence: int
     first_seen_ms: int
     portions: int
+    first_id: int = -1
 
 
 class SeenBatches(msgspec.Struct, frozen=True, array_like=True):

@@ -89,12 +89,16 @@ class NodeMetadata:
         self.is_deaf = False
         # Commands that reach the controller, but whose replies are lost.
         self.loses_replies = False
+        # With its next command the node becomes deaf, and loses replies.
+        self.becomes_deaf = False
 
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         self._listeners.append(listener)
 
     async def ask(self, command: Command[R], timeout_seconds: float = 30) -> R:
         await asyncio.sleep(0)
+        if self.becomes_deaf:
+            self.is_deaf = self.loses_replies = True
         reply = self._cluster.decide(command)
         if self.loses_replies:
             raise RequestTimedOut("the reply is lost")
@@ -143,7 +147,14 @@ class ReplicaNode:
             clock=cluster.clock,
         )
         self.replicas = Replicas(self.root, storage, self.flushes, self.threads, replication=self.replication)
-        self.topics = Topics(metadata, self.replicas, node_id=self.id, file_defaults={})
+        self.has_contact = True
+        self.topics = Topics(
+            metadata,
+            self.replicas,
+            node_id=self.id,
+            file_defaults={},
+            has_contact=lambda: self.has_contact,
+        )
         self.fetches = ReplicaFetches(self.topics, self.threads)
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
         values = Values([Heartbeat, *read_values.VALUES])
@@ -182,6 +193,11 @@ class ReplicaNode:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+    def set_contact(self, has_contact: bool) -> None:
+        """Lose or find the controller."""
+        self.has_contact = has_contact
+        self.topics.contact_changed()
 
     def partition(self, index: int = 0) -> Partition:
         return self.replicas.of_topic(TOPIC_ID)[index]

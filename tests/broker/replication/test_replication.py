@@ -20,7 +20,7 @@ from alpacamq.protocol.fetch_codec import PartitionWanted
 from alpacamq.protocol.replica_fetch_codec import PartitionKey
 from alpacamq.replication.follower import FetchPosition
 
-from .nodes import ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
+from .nodes import TOPIC, ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
 
 LAG_MS = 10_000
 
@@ -385,3 +385,83 @@ async def test_a_replica_far_behind_does_not_hold_up_others(tmp_path: Path, flus
         assert [each.is_bulk for each in node.replication.fetchers()] == [False]
         await cluster.replicated(0)
         await cluster.replicated(1)
+
+
+# Contact with the controller.
+
+
+async def test_a_leader_without_contact_to_the_controller_acknowledges_nothing(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        await cluster.kill(3, notices=False)
+        waiting = staged(leader, batch(b"b"))
+        first = cluster.nodes[1]
+        first.set_contact(False)
+        for refused in (waiting, staged(leader, batch(b"c")), staged(leader, batch(b"d"), Acks.LEADER)):
+            with pytest.raises(NotLeader, match="the controller does not answer"):
+                await refused
+        assert first.topics.find(TOPIC.encode(), 0) is None
+        assert "the controller does not answer" in str(first.topics.absence(TOPIC.encode(), 0))
+        # It goes on in the same epoch: nobody else was elected. Followers have fetched meanwhile.
+        await heard_of(leader, 2, 2)
+        epoch = cluster.state().leader_epoch
+        first.set_contact(True)
+        assert await cluster.leader() is leader
+        assert leader.leader_epoch == epoch
+        await shrinks_to(cluster, 1, 2)
+        assert await produce(leader, b"e") == 2
+        await cluster.replicated()
+
+
+async def test_the_only_replica_acknowledges_nothing_without_contact_either(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        cluster.nodes[1].set_contact(False)
+        with pytest.raises(NotLeader):
+            await produce(leader, b"b")
+        cluster.nodes[1].set_contact(True)
+        assert await produce(await cluster.leader(), b"c") == 1
+
+
+async def test_a_leader_that_was_replaced_while_it_had_no_contact_follows(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        await produce(await cluster.leader(), b"a")
+        first = cluster.nodes[1]
+        first.metadata.is_deaf = True
+        first.set_contact(False)
+        cluster.fence(1)
+        assert await produce(await cluster.leader(), b"b") == 1
+        first.metadata.is_deaf = False
+        first.metadata.catch_up()
+        first.set_contact(True)
+        cluster.heartbeat(first)
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "all in sync")
+        await cluster.replicated()
+
+
+async def test_an_outcome_that_comes_while_a_leader_has_no_contact_is_not_forgotten(tmp_path: Path) -> None:
+    """A follower that the controller has taken into the in-sync set counts, whatever the leader was told."""
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await cluster.kill(3)
+        await until(lambda: cluster.in_sync() == {1, 2}, "two in sync")
+        first = cluster.nodes[1]
+        first.metadata.becomes_deaf = True
+        await cluster.start(3)
+        await until(
+            lambda: cluster.in_sync() == {1, 2, 3}, "an in-sync set of which the leader knows nothing"
+        )
+        first.set_contact(False)
+        first.set_contact(True)
+        assert await cluster.leader() is leader
+        await cluster.kill(3, notices=False)
+        waiting = staged(leader, batch(b"a"))
+        await heard_of(leader, 2, 1)
+        assert not waiting.done()
+        assert leader.high_watermark == 0

@@ -62,7 +62,7 @@ class _Limits:
 class LedPartitions(Protocol):
     """The partitions that this broker leads: `Topics`."""
 
-    def find(self, key: bytes, index: int, /) -> Partition | None: ...
+    def find_replicated(self, key: bytes, index: int, /) -> Partition | None: ...
     def absence(self, key: bytes, index: int) -> AlpacaError: ...
 
 
@@ -179,7 +179,7 @@ class Session:
             self._stale[followed] = None
 
     def _attach(self, followed: _Followed) -> Partition:
-        partition = self._fetches.topics.find(*followed.key)
+        partition = self._fetches.topics.find_replicated(*followed.key)
         former = followed.partition
         if partition is not former:
             if former is not None:

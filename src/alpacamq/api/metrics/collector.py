@@ -392,7 +392,7 @@ class GroupCollector:
 
 
 async def collect_delays(text: Exposition, broker: Broker) -> None:
-    stats = await broker.delays.stats()
+    stats = await broker.delays.local_stats()
     text.one(m.DELAYED, stats.pending)
     text.one(m.DELAYED_SCHEDULED, stats.scheduled_total)
     text.one(m.DELAYED_DELIVERED, stats.fired_total)

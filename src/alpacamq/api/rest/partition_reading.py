@@ -1,54 +1,79 @@
-"""Reads one or several partitions for a request, with an optional wait for new records."""
+"""Reads one or several partitions for a request, with an optional wait for new records.
+
+The partitions may be led by any broker.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import merge
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.read.record_reader import Limits, Page
+from alpacamq.broker.remote.read_values import Bounds
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import UnknownTopic
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import AlpacaError, UnknownTopic, UnknownTopicId
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record
 
-from .backend import Backend
+# Partitions of other brokers that a request reads at the same time.
+AT_ONCE = 16
 
 
-class PartitionWaiter:
-    """Signals new records in any of several partitions."""
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition of any broker, and its bounds when the request began."""
 
-    def __init__(self) -> None:
-        self._has_records = asyncio.Event()
-
-    async def wait(self, seconds: float) -> None:
-        """Return after new records since the last wait, or after the timeout."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._has_records.wait()
-        except TimeoutError:
-            return
-        self._has_records.clear()
-
-    def wake(self, _added_bytes: int) -> None:
-        self._has_records.set()
+    identity: TopicPartition
+    place: PartitionId
+    bounds: Bounds
 
 
-@contextmanager
-def waiting_for_records(partitions: Iterable[Partition]) -> Iterator[PartitionWaiter]:
-    """Watch partitions for new records inside the block."""
-    watched = list(partitions)
-    waiter = PartitionWaiter()
-    for partition in watched:
-        partition.watch(waiter, waiter.wake)
-    try:
-        yield waiter
-    finally:
-        for partition in watched:
-            partition.unwatch(waiter)
+async def view_partitions(
+    broker: Broker, topic: str, indexes: Iterable[int] | None = None
+) -> list[PartitionView]:
+    """Return partitions of a topic, by default all. Raises UnknownTopic, or why one cannot be read."""
+    topics = broker.topics
+    places = topics.places_of(topic) if indexes is None else [topics.place(topic, each) for each in indexes]
+    return [
+        PartitionView(TopicPartition(TopicName(topic), place.partition), place, bounds)
+        for place, bounds in zip(places, await _known_bounds(broker.reads, topic, places), strict=True)
+    ]
+
+
+async def known_bounds(broker: Broker, identities: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    """Return the bounds of those partitions that exist and whose leaders answer at once."""
+    topics = broker.topics
+    places = {
+        each: topics.place(*each) for each in identities if topics.exists(each.topic.encode(), each.partition)
+    }
+    found = await broker.reads.bounds(list(places.values()), patience_ms=0)
+    return {
+        identity: bounds
+        for identity, bounds in zip(places, found, strict=True)
+        if not isinstance(bounds, AlpacaError)
+    }
+
+
+async def _known_bounds(reads: RemoteReads, topic: str, places: Sequence[PartitionId]) -> list[Bounds]:
+    known = []
+    for found in await reads.bounds(places):
+        if isinstance(found, AlpacaError):
+            raise _of_topic(found, topic)
+        known.append(found)
+    return known
+
+
+def _of_topic(error: AlpacaError, topic: str) -> AlpacaError:
+    """Return the error of a read; a topic that had an id has been deleted since if nobody knows it."""
+    if isinstance(error, UnknownTopicId):
+        return UnknownTopic(f"topic {topic!r} was deleted")
+    return error
 
 
 class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,16 +91,18 @@ class PartitionReading:
 
     def __init__(
         self,
-        backend: Backend,
-        partition: Partition,
+        reads: RemoteReads,
+        view: PartitionView,
         offset: int,
         before_offset: int,
         *,
         committed: bool,
         reader: Origin | None = None,
     ) -> None:
-        self._backend = backend
-        self.partition = partition
+        self._reads = reads
+        self.identity = view.identity
+        self.place = view.place
+        self.bounds = view.bounds
         self.next_offset = offset
         self._before_offset = before_offset
         self._committed = committed
@@ -85,23 +112,39 @@ class PartitionReading:
 
     @property
     def index(self) -> int:
-        return self.partition.identity.partition
+        return self.identity.partition
 
     @property
     def end_offset(self) -> int:
-        partition = self.partition
-        end_offset = partition.last_stable_offset if self._committed else partition.high_watermark
-        return min(end_offset, max(self._before_offset, partition.start_offset))
+        end_offset = self.bounds.readable_end(committed=self._committed)
+        return min(end_offset, max(self._before_offset, self.bounds.start_offset))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether there was nothing more to read when the bounds were asked for."""
+        return self.next_offset == self.bounds.readable_end(committed=self._committed)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request does not want anything that may be written later."""
+        return self.next_offset >= self._before_offset
+
+    @property
+    def is_led_here(self) -> bool:
+        return self._reads.is_led_here(self.place)
 
     async def read(self, count: int, size_bytes: int) -> Page:
         """Read the next records within the limits; raise UnknownTopic if the partition was deleted."""
-        topic, index = self.partition.identity
-        if self._backend.broker.topics.find(topic.encode(), index) is not self.partition:
-            raise UnknownTopic(f"topic {topic!r} was deleted")
         limits = Limits(records=count, size_bytes=size_bytes, before_offset=self._before_offset)
-        page = await self._backend.records.read(
-            self.partition, self.next_offset, limits, committed=self._committed
-        )
+        topic, index = self.identity
+        try:
+            page, bounds = await self._reads.read_page(
+                self.place, self.next_offset, limits, committed=self._committed, reader=self._reader
+            )
+        except UnknownTopicId as error:
+            raise _of_topic(error, topic) from None
+        if bounds.high_watermark >= self.bounds.high_watermark:  # else of a follower, which is behind
+            self.bounds = bounds
         self.next_offset = page.next_offset
         self.skipped += [
             SkippedBatch(
@@ -113,9 +156,6 @@ class PartitionReading:
             )
             for each in page.skipped
         ]
-        traces = self.partition.traces
-        if traces is not None and self._reader is not None:
-            traces.read(page.records, self._reader)
         return page
 
 
@@ -128,40 +168,77 @@ async def read_fairly(
     readings: Sequence[PartitionReading], count: int, size_bytes: int
 ) -> list[tuple[PartitionReading, Record]]:
     """Read a fair share of each partition, merged by timestamp; records of a partition stay in order."""
-    found: list[list[tuple[PartitionReading, Record]]] = [[] for _ in readings]
+    found: dict[PartitionReading, list[Record]] = {each: [] for each in readings}
     count_before = None
     # Repeat while records are found: partitions may use the share that others leave.
     while count != count_before:
         count_before = count
-        for place, reading in enumerate(readings):
-            if count < 1 or size_bytes < 1:
-                break
-            left = len(readings) - place
-            page = await reading.read(-(-count // left), -(-size_bytes // left))
-            count -= len(page.records)
-            size_bytes -= page.size_bytes
-            found[place] += [(reading, record) for record in page.records]
-    return list(merge(*found, key=lambda each: each[1].timestamp_ms))
+        waiting = [each for each in reversed(readings) if not each.is_at_end]
+        while waiting and count >= 1 and size_bytes >= 1:
+            share, share_bytes = -(-count // len(waiting)), -(-size_bytes // len(waiting))
+            some = _next_to_read(waiting, count // share)
+            if len(some) == 1:
+                pages = [await some[0].read(share, share_bytes)]
+            else:
+                pages = await asyncio.gather(*(each.read(share, share_bytes) for each in some))
+            for reading, page in zip(some, pages, strict=True):
+                count -= len(page.records)
+                size_bytes -= page.size_bytes
+                found[reading] += page.records
+    by_partition = [[(reading, record) for record in records] for reading, records in found.items()]
+    return list(merge(*by_partition, key=lambda each: each[1].timestamp_ms))
+
+
+def _next_to_read(waiting: list[PartitionReading], limit: int) -> list[PartitionReading]:
+    """Take the next partition, or the next ones that other brokers lead: they are read at the same time."""
+    some = [waiting.pop()]
+    if not some[0].is_led_here:
+        while waiting and len(some) < min(limit, AT_ONCE) and not waiting[-1].is_led_here:
+            some.append(waiting.pop())
+    return some
 
 
 async def read_or_wait(
-    read: Callable[[], Awaitable[bool]], partitions: Sequence[Partition], wait_ms: int
+    reads: RemoteReads,
+    read: Callable[[], Awaitable[bool]],
+    readings: Sequence[PartitionReading],
+    wait_ms: int,
+    *,
+    committed: bool,
 ) -> None:
     """Call `read` until it returns records, waiting for new ones in between."""
     if await read() or not wait_ms:
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
-    with waiting_for_records(partitions) as waiter:
-        while not await read():
-            if (left_seconds := deadline - loop.time()) <= 0:
-                return
-            await waiter.wait(left_seconds)
+    while (left_ms := int((deadline - loop.time()) * 1000)) > 0:
+        unfinished = [each for each in readings if not each.is_over]
+        if not unfinished:
+            return
+        positions = {each.place: each.next_offset for each in unfinished}
+        await reads.wait(positions, left_ms, committed=committed)
+        await refresh(reads, unfinished)
+        if await read():
+            return
 
 
-async def offset_at_time(broker: Broker, partition: Partition, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record at or after a timestamp."""
-    found = await asyncio.get_running_loop().run_in_executor(
-        broker.work_threads, partition.offset_for_timestamp, timestamp_ms, partition.high_watermark
-    )
-    return None if found is None else found.offset
+async def refresh(reads: RemoteReads, readings: Sequence[PartitionReading]) -> None:
+    """Ask for the bounds of partitions again. Raises why one cannot be read any more."""
+    found = await reads.bounds([each.place for each in readings])
+    for reading, bounds in zip(readings, found, strict=True):
+        if isinstance(bounds, AlpacaError):
+            raise _of_topic(bounds, reading.identity.topic)
+        reading.bounds = bounds
+
+
+async def offsets_at_time(
+    reads: RemoteReads, views: Sequence[PartitionView], timestamp_ms: int
+) -> Mapping[PartitionId, int | None]:
+    """Return the offset of the first record of each partition at or after a timestamp."""
+    places = [each.place for each in views]
+    offsets: dict[PartitionId, int | None] = {}
+    for view, found in zip(views, await reads.offsets_for_timestamp(places, timestamp_ms), strict=True):
+        if isinstance(found, AlpacaError):
+            raise _of_topic(found, view.identity.topic)
+        offsets[view.place] = None if found is None else found.offset
+    return offsets

@@ -9,6 +9,7 @@ import msgspec
 from alpacamq.api.http.messages import Response
 
 from .handlers import (
+    cluster,
     delayed,
     groups,
     health,
@@ -49,6 +50,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     *traces.ROUTES,
     *stats.ROUTES,
     *health.ROUTES,
+    *cluster.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

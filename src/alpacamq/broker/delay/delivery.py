@@ -1,9 +1,9 @@
 """Delivers delayed messages to their partitions when they are due.
 
-Each partition gets one batch at a time per delivery path, in the order of their sequences. A batch that the
-partition already has, because of a crash before that was recorded, is not appended again. A refused batch
-is retried until it is accepted; a batch whose partition was deleted is dropped. A batch is done once the
-partition has it on disk.
+Each partition, on whatever broker, gets one batch at a time per delivery path, in the order of their
+sequences. What the partition has of a batch, because of a crash or a failover before that was recorded, is
+not appended again: its leader refuses sequences that it has. A refused batch is retried until it is accepted;
+only if the image has no such partition is it dropped. A batch is done once it is committed and on disk.
 """
 
 import asyncio
@@ -16,12 +16,26 @@ import msgspec
 
 from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.broker.partition.validation import compression_level, stored_codec
+from alpacamq.broker.remote.appends import RemoteAppends
+from alpacamq.broker.remote.progress import RemoteProgress
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.delay import DelayTraces
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
-from alpacamq.model.errors import AlpacaError, DamagedLog
+from alpacamq.model.errors import (
+    AlpacaError,
+    DamagedLog,
+    LeaderNotAvailable,
+    NotLeader,
+    OutOfOrderSequence,
+    PartitionNotReady,
+    PeerUnavailable,
+    RequestTimedOut,
+    StorageFailed,
+)
 from alpacamq.model.headers import DELIVER_AT
+from alpacamq.model.ids import TopicId
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import TopicConfig
@@ -29,7 +43,7 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
 from alpacamq.timers.due_batches import SEQUENCE_MASK
 from alpacamq.timers.machine import PLANNED_MS, DelayMachine
-from alpacamq.timers.messages import BatchesDelivered, Deliver
+from alpacamq.timers.messages import BatchesDelivered, Deliver, TargetName
 from alpacamq.timers.records import DeliveryPath, Envelope, IntentId, decode_envelope
 from alpacamq.timers.wheel import TICK_MS, due_of
 
@@ -48,6 +62,13 @@ READ_AHEAD_MS = 15
 SETTLE_SECONDS = 0.1
 SETTLED_AT_ONCE = 1000
 LATENESS_KEPT = 1000
+# Batches with their messages in memory, waiting for their due time and then for one leader.
+BATCHES_IN_MEMORY = 16
+# How long the leader of a target may take; the batch is then built again.
+APPEND_TIMEOUT_MS = 5_000
+# Errors that end with the election of a leader, and how long to wait for that at a time.
+NO_LEADER = (LeaderNotAvailable, NotLeader, PartitionNotReady, PeerUnavailable, RequestTimedOut)
+MAX_ELECTION_SECONDS = 0.5
 # Upper bounds of a record's size beside key, value and headers, and of a header's beside name and value.
 _RECORD_BYTES = 48
 _HEADER_BYTES = 10
@@ -74,6 +95,76 @@ class DeliveryCounts:
         return float(late[len(late) * 99 // 100]) if late else 0.0
 
 
+class TargetPartitions:
+    """The partitions of all brokers, as targets of deliveries."""
+
+    def __init__(self, topics: Topics, appends: RemoteAppends, progress: RemoteProgress) -> None:
+        self._topics = topics
+        self._appends = appends
+        self._progress = progress
+        self._in_memory: dict[int | None, asyncio.Semaphore] = {}
+
+    def exists(self, target: TargetName) -> bool:
+        """Return whether the image has a partition. By its id: a topic created again is another one."""
+        return self._topics.exists(target.topic_id, target.partition)
+
+    def led(self, target: TargetName) -> Partition | None:
+        """Return a partition that this broker leads."""
+        return self._topics.find(target.topic_id, target.partition)
+
+    def replica(self, target: TargetName) -> Partition | None:
+        """Return the replica of a partition on this broker."""
+        return self._topics.replica(target.topic_id, target.partition)
+
+    def config(self, target: TargetName) -> TopicConfig:
+        """Return the settings of a target. Raises UnknownTopicId."""
+        topic = self._topics.image.topic_by_id(TopicId(bytes=target.topic_id))
+        if topic is None:
+            raise self._topics.absence(target.topic_id, target.partition)
+        return self._topics.config_of(topic)
+
+    def in_memory(self, target: TargetName) -> asyncio.Semaphore:
+        """Return what bounds the batches in memory that wait for the leader of a target.
+
+        One for each leader: deliveries to others do not wait for one that has failed.
+        """
+        state = self._topics.image.partition(_place(target))
+        leader = None if state is None else state.leader
+        return self._in_memory.setdefault(leader, asyncio.Semaphore(BATCHES_IN_MEMORY))
+
+    async def done(self, batch: Deliver) -> int:
+        """Return how many of a batch's messages its target has, all of them committed."""
+        last = await self._progress.last_sequence(_place(batch.target), batch.producer_id)
+        return _done(batch, last)
+
+    async def append(self, target: TargetName, batch: bytearray) -> int:
+        """Append a batch, and return its offset once all replicas in sync have it."""
+        if (partition := self.led(target)) is not None:
+            return (await append(partition, batch)).base_offset
+        place = _place(target)
+        appended = await self._appends.append(
+            place.topic_id, place.partition, batch, timeout_ms=APPEND_TIMEOUT_MS
+        )
+        return appended.base_offset
+
+    def is_on_disk(self, target: TargetName) -> bool:
+        """Return whether what is committed in a partition of another broker is on disk.
+
+        Only with more than one replica does being committed mean that.
+        """
+        state = self._topics.image.partition(_place(target))
+        return state is None or len(state.replicas) > 1
+
+    async def on_disk(self, batch: Deliver) -> bool:
+        """Flush the target of a batch; return whether it has the whole batch."""
+        last = await self._progress.last_sequence(_place(batch.target), batch.producer_id, is_on_disk=True)
+        return _done(batch, last) == len(batch.ids)
+
+
+def _place(target: TargetName) -> PartitionId:
+    return PartitionId(TopicId(bytes=target.topic_id), target.partition)
+
+
 class Deliveries:
     """The batches of one delay log that are being delivered."""
 
@@ -81,9 +172,8 @@ class Deliveries:
         self,
         host: StateMachineHost[DelayMachine],
         records: DelayRecords,
-        topics: Topics,
+        targets: TargetPartitions,
         stats: DeliveryCounts,
-        in_memory: asyncio.Semaphore,
         clock: Clock,
         executor: Executor,
         id_of: Callable[[int], int],
@@ -94,10 +184,8 @@ class Deliveries:
         self._id_of = id_of
         self._traces = traces
         self._records = records
-        self._topics = topics
+        self._targets = targets
         self._stats = stats
-        # Bounds the batches that wait for their due time with their messages in memory.
-        self._in_memory = in_memory
         self._clock = clock
         self._executor = executor
         self._queues: dict[tuple[int, DeliveryPath], deque[Deliver]] = {}
@@ -129,40 +217,58 @@ class Deliveries:
         """Deliver a batch; retries until it succeeds or the partition is deleted."""
         wait_seconds = RETRY_SECONDS
         count = len(batch.ids)
-        while self._topics.exists(batch.target.topic_id, batch.target.partition):
+        is_reported = False
+        # Another broker refuses a batch of which it has a part: it is asked only then.
+        is_asked = self._targets.led(batch.target) is not None
+        while self._targets.exists(batch.target):
             try:
-                partition = self._find(batch)
-                done = _done(batch, partition)
+                done = await self._targets.done(batch) if is_asked else 0
                 while done < count:
-                    done += await self._deliver_some(batch, done, partition)
+                    done += await self._deliver_some(batch, done)
+                await self._appended(batch)
             except Exception as error:  # noqa: BLE001 - a bug costs one queue of batches, not the broker
-                if not self._topics.exists(batch.target.topic_id, batch.target.partition):
+                if not self._targets.exists(batch.target):
                     break
-                if wait_seconds == RETRY_SECONDS:
-                    report = log.error if isinstance(error, AlpacaError) else log.exception
-                    identity = f"{batch.target.topic}-{batch.target.partition}"
-                    report("not_delivered", partition=identity, reason=str(error))
+                is_asked = True
+                if isinstance(error, OutOfOrderSequence) and not is_reported:
+                    is_reported = True
+                    continue
+                is_reported = is_reported or self._report(batch, error)
                 await asyncio.sleep(wait_seconds)
-                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+                limit = MAX_ELECTION_SECONDS if isinstance(error, NO_LEADER) else MAX_RETRY_SECONDS
+                wait_seconds = min(wait_seconds * 2, limit)
             else:
-                unsettled = self._unsettled.setdefault(partition, deque())
-                unsettled.append((partition.log.end_offset, batch.intent, count))
-                if not self._is_settling:
-                    self._is_settling = True
-                    self._host.spawn(self._settle())
                 return
         self._stats.dropped += count
         log.warning("delayed_messages_dropped", topic=batch.target.topic, messages=count)
         self._settled([batch.intent])
 
-    def _find(self, batch: Deliver) -> Partition:
-        # By its id: a topic created again under the same name is another one.
-        key, index = batch.target.topic_id, batch.target.partition
-        if (found := self._topics.find(key, index)) is None:
-            raise self._topics.absence(key, index)
-        return found
+    def _report(self, batch: Deliver, error: Exception) -> bool:
+        """Log the first failure of a batch."""
+        report = log.error if isinstance(error, AlpacaError) else log.exception
+        if isinstance(error, NO_LEADER):
+            report = log.info
+        report(
+            "not_delivered",
+            partition=f"{batch.target.topic}-{batch.target.partition}",
+            reason=str(error),
+        )
+        return True
 
-    async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
+    async def _appended(self, batch: Deliver) -> None:
+        """Note a batch that its target has; settle it once it is on disk."""
+        if (partition := self._targets.led(batch.target)) is not None:
+            unsettled = self._unsettled.setdefault(partition, deque())
+            unsettled.append((partition.log.end_offset, batch.intent, len(batch.ids)))
+            if not self._is_settling:
+                self._is_settling = True
+                self._host.spawn(self._settle())
+        elif self._targets.is_on_disk(batch.target) or await self._targets.on_disk(batch):
+            self._settled([batch.intent])
+        else:
+            raise StorageFailed("the broker has lost it before it was flushed")
+
+    async def _deliver_some(self, batch: Deliver, first: int) -> int:
         """Append the next messages of a batch that are due together and fit; return their number."""
         dues_ms = [due_of(timer) for timer in batch.timers]
         # One tick's worth, or all that is late.
@@ -171,44 +277,45 @@ class Deliveries:
         while end < len(dues_ms) and dues_ms[end] <= until_ms:
             end += 1
         await self._sleep_until(dues_ms[end - 1] - READ_AHEAD_MS)
-        async with self._in_memory:
-            records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], partition)
+        config = self._targets.config(batch.target)
+        async with self._targets.in_memory(batch.target):
+            records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], batch.target, config)
             await self._sleep_until(dues_ms[first + taken - 1])
-            await self._append(batch, first, records, taken, partition)
+            await self._append(batch, first, records, taken, config)
         self._stats.delivered(dues_ms[first : first + taken], self._clock.now_ms())
         return taken
 
     async def _append(
-        self, batch: Deliver, first: int, records: Sequence[Record], taken: int, partition: Partition
+        self, batch: Deliver, first: int, records: Sequence[Record], taken: int, config: TopicConfig
     ) -> None:
         now_ms = self._clock.now_ms()
         stamped = [record._replace(timestamp_ms=now_ms) for record in records]
         sequence = (batch.intent.sequence + first) & SEQUENCE_MASK
-        config = partition.config
         arguments = (stamped, taken, batch.producer_id, sequence, config, now_ms)
         if stored_codec(config) in (None, Codec.NONE):
             packed = _packed(*arguments)
         else:
             packed = await asyncio.get_running_loop().run_in_executor(self._executor, _packed, *arguments)
-        placed = await append(partition, packed)
-        if self._traces is not None:
+        base_offset = await self._targets.append(batch.target, packed)
+        if self._traces is not None and (partition := self._targets.replica(batch.target)) is not None:
             for record in records:
                 id_ = self._id_of(batch.ids[first + record.offset])
-                self._traces.fired(partition, id_, record.headers, placed.base_offset + record.offset)
+                self._traces.fired(partition, id_, record.headers, base_offset + record.offset)
 
     async def _read(
-        self, ids: "array[int]", dues_ms: Sequence[int], partition: Partition
+        self, ids: "array[int]", dues_ms: Sequence[int], target: TargetName, config: TopicConfig
     ) -> tuple[list[Record], int]:
         """Return records for the next messages that fit into one batch, and how many messages they cover."""
-        limit_bytes = min(partition.config.max_message_bytes, MAX_BATCH_BYTES)
+        limit_bytes = min(config.max_message_bytes, MAX_BATCH_BYTES)
+        replica = self._targets.replica(target)
         records: list[Record] = []
         size = HEADER_BYTES
         for place, id_ in enumerate(ids):
             if (envelope := await self._envelope(id_)) is None:
                 continue  # a gap in the sequence
             record = _record(place, dues_ms[place], envelope)
-            if self._traces is not None:
-                record = self._traces.labelled(partition, self._id_of(id_), record)
+            if self._traces is not None and replica is not None:
+                record = self._traces.labelled(replica, self._id_of(id_), record)
             size += _size(record)
             if records and size > limit_bytes:
                 return records, place
@@ -256,8 +363,9 @@ class Deliveries:
         settled: list[IntentId] = []
         room = SETTLED_AT_ONCE
         for partition, batches in list(self._unsettled.items()):
-            is_deleted = not self._topics.exists(partition.topic_id.bytes, partition.identity.partition)
-            while batches and room > 0 and (is_deleted or batches[0][0] <= partition.log.flushed_offset):
+            # Another leader has what was committed here. A deleted partition needs nothing.
+            is_ended = not partition.is_leading
+            while batches and room > 0 and (is_ended or batches[0][0] <= partition.log.flushed_offset):
                 _, intent, count = batches.popleft()
                 settled.append(intent)
                 room -= count
@@ -270,9 +378,8 @@ class Deliveries:
         self._host.post(BatchesDelivered(intents=intents))
 
 
-def _done(batch: Deliver, partition: Partition) -> int:
-    """Return how many of a batch's messages the partition already has."""
-    last = partition.log.producers.last_sequence(batch.producer_id)
+def _done(batch: Deliver, last: int | None) -> int:
+    """Return how many of a batch's messages a partition has whose last sequence is `last`."""
     if last is None:
         return 0
     ahead = (last - batch.intent.sequence + 1) & SEQUENCE_MASK

@@ -6,45 +6,64 @@ forward makes everything in between due; setting it back delays everything.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, TooManyDelayed, UnknownDelayed
 from alpacamq.model.ports import Clock
+from alpacamq.model.records import Record
+from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.timers.machine import DelayMachine
 from alpacamq.timers.messages import (
     BlockLoaded,
+    CancelMessage,
+    CountPending,
     Deliver,
     Dropped,
-    ProducerBatch,
+    Listing,
+    ListMessages,
+    PendingCounts,
     ReadBlock,
     Schedule,
     TopicsDeleted,
     ToSchedule,
+    routing_key,
+)
+from alpacamq.timers.records import decode_envelope
+from alpacamq.timers.wheel import due_of
+
+from .delivery import Deliveries, DeliveryCounts, TargetPartitions
+from .log_reader import DelayRecords, DelaySearch
+from .requests import (
+    DELAY_REQUESTS,
+    CancelDelayed,
+    CountDelayed,
+    DelayedEntry,
+    ListDelayed,
+    ReadDelayed,
+    StoredEnvelope,
 )
 
-from .delivery import Deliveries, DeliveryCounts
-from .log_reader import DelayRecords
-
 log = get_logger(__name__)
+R = TypeVar("R")
 
 # A record batch is read as a whole when one of its messages is due, so it is kept small.
 BATCH_MESSAGES = 200
 BATCH_BYTES = 256 << 10
+# Contents of messages in one reply.
+REPLY_BYTES = 4 << 20
 # A delay log is compacted when this many messages are done, or fewer in a log of this size, but not before
 # they are half as many as those pending.
 GARBAGE_MESSAGES = 50_000
 GARBAGE_BYTES = 64 << 20
 RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
-# Batches with their messages in memory, waiting for their due time.
-BATCHES_IN_MEMORY = 16
 # How often the clock is checked, and what counts as a step of it.
 CLOCK_CHECK_SECONDS = 1.0
 CLOCK_STEP_MS = 50
@@ -69,24 +88,6 @@ class DelayLog:
         self.deliveries = deliveries
         self._compacted_at = 0
 
-    async def schedule(
-        self, messages: Sequence[ToSchedule], source: ProducerBatch | None = None
-    ) -> list[int]:
-        """Return the offsets of the messages, once they are on disk; none if the source batch is known."""
-        await self.host.loaded()
-        replies = [
-            self.host.submit(
-                Schedule(messages=part, source=None if source is None else source._replace(portion=portion))
-            )
-            for portion, part in enumerate(_parts(messages))
-        ]
-        offsets: list[int] = []
-        for answer in await asyncio.gather(*replies):
-            if isinstance(answer, AlpacaError):
-                raise answer.with_traceback(None)
-            offsets += answer
-        return offsets
-
     def is_worth_compacting(self) -> bool:
         """Return whether compaction frees enough: it has to read all pending messages."""
         if (machine := self.host.machine) is None:
@@ -101,7 +102,7 @@ class DelayLog:
         return True
 
 
-def _parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
+def in_parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
     """Split messages into parts that fit into a record batch."""
     first = size_bytes = 0
     for at, message in enumerate(messages):
@@ -112,6 +113,27 @@ def _parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
     yield messages[first:]
 
 
+async def _read_some(records: DelayRecords, offsets: Sequence[int]) -> list[StoredEnvelope]:
+    """Return the contents of the first messages that fit into a reply; of one at least."""
+    found: list[StoredEnvelope] = []
+    size_bytes = 0
+    for offset in offsets:
+        stored = await records.message(offset)
+        envelope = None if stored is None else stored[1].value
+        size_bytes += len(envelope or b"")
+        if found and size_bytes > REPLY_BYTES:
+            break
+        found.append(StoredEnvelope(offset, envelope))
+    return found
+
+
+def _entry(offset: int, partition: int, due_ms: int, record: Record) -> DelayedEntry:
+    assert record.value is not None
+    envelope = decode_envelope(record.value)
+    size_bytes = len(envelope.key or b"") + len(envelope.value or b"")
+    return DelayedEntry(offset, partition, due_ms, record.timestamp_ms, size_bytes)
+
+
 class DelayLogs:
     """All delay logs, numbered by partition."""
 
@@ -119,20 +141,27 @@ class DelayLogs:
         self,
         resources: HostResources,
         producer_ids: ProducerIds,
+        targets: TargetPartitions,
         stats: DeliveryCounts,
         *,
         clock: Clock,
+        max_pending: int,
         unpacked_limit_bytes: int,
         traces: DelayTraces | None = None,
     ) -> None:
+        """Accept up to `max_pending` messages in the logs on this broker."""
         self._resources = resources
         self._topics = resources.topics
         self._traces = traces
         self._producer_ids = producer_ids
+        self._targets = targets
         self._stats = stats
         self._clock = clock
+        self._max_pending = max_pending
         self._unpacked_limit_bytes = unpacked_limit_bytes
-        self._in_memory = asyncio.Semaphore(BATCHES_IN_MEMORY)
+        self._search = DelaySearch(resources.executor)
+        # Messages cancelled on this broker since it started.
+        self.cancelled = 0
         self._logs: dict[int, DelayLog] = {}
         self._machines: StateMachineTopic[DelayMachine] = StateMachineTopic(
             DELAYS_TOPIC,
@@ -140,6 +169,8 @@ class DelayLogs:
             self._machine,
             perform=self._perform,
             batching=Batching(_weight, BATCH_BYTES),
+            requests=DELAY_REQUESTS,
+            answer=self._answer,
             # Delayed messages are on disk when they are acknowledged, whatever their topics promise. Whether
             # compaction is due is decided by `is_worth_compacting`.
             overrides={"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
@@ -194,7 +225,80 @@ class DelayLogs:
     async def number_for(self, topic: str, partition: int) -> int:
         """Return the number of the log that stores messages for a partition."""
         await self._machines.all()
-        return self._machines.index_of(f"{topic}-{partition}")
+        return self._machines.index_of(routing_key(topic, partition))
+
+    async def ask(self, request: Request[R]) -> R:
+        """Return the reply to one of DELAY_REQUESTS, from any broker, or raise it if it is an error."""
+        return await self._machines.ask(request)
+
+    async def pending_counts(self) -> list[PendingCounts]:
+        """Count the pending messages of every log that can be loaded."""
+        return await self._machines.ask_all(CountPending())
+
+    def check_room(self, count: int) -> None:
+        """Raise TooManyDelayed if the logs on this broker must not take `count` more messages."""
+        if self.pending + count > self._max_pending:
+            raise TooManyDelayed(
+                f"{self.pending} delayed messages are pending; delays.max_pending={self._max_pending}"
+            )
+
+    async def _answer(self, host: StateMachineHost[DelayMachine], request: Request[Any]) -> Any:
+        """Answer a request to a log on this broker."""
+        await host.loaded()
+        match request:
+            case Schedule():
+                self.check_room(len(request.messages))
+                await self._producer_ids.replenish()  # the machine may need one
+                return await host.ask(request)
+            case CancelDelayed():
+                return await self._cancel(self._log_of(host), request)
+            case ListDelayed():
+                return await self._list(self._log_of(host), request)
+            case CountDelayed():
+                return await self._count(self._log_of(host), request)
+            case ReadDelayed():
+                return await _read_some(self._log_of(host).records, request.offsets)
+            case _:
+                return await host.ask(request)
+
+    async def _cancel(self, delay_log: DelayLog, request: CancelDelayed) -> DelayedEntry:
+        stored = await delay_log.records.message(request.offset)
+        if stored is None:
+            raise UnknownDelayed(f"no delayed message is at offset {request.offset}")
+        timer, record = stored
+        await delay_log.host.ask(
+            CancelMessage(
+                id=request.offset, timer=timer, topic_id=request.topic_id, partition=request.partition
+            )
+        )
+        self.cancelled += 1
+        target = self._topics.replica(request.topic_id, request.partition)
+        if self._traces is not None and target is not None and record.value is not None:
+            id_ = self.id_of(request.offset, delay_log.host.partition.identity.partition)
+            self._traces.cancelled(target, id_, decode_envelope(record.value).headers, request.api)
+        return _entry(request.offset, request.partition, due_of(timer), record)
+
+    async def _list(self, delay_log: DelayLog, request: ListDelayed) -> list[DelayedEntry]:
+        listing = await self._listing(delay_log, request.topic_id, request.partitions, request.after_offset)
+        found: list[DelayedEntry] = []
+        if listing.pending:
+            records = delay_log.records
+            for each in await self._search.page(listing, records, request.after_offset, request.limit):
+                if (stored := await records.message(each.id)) is not None:
+                    found.append(_entry(each.id, each.partition, each.due_ms, stored[1]))
+        return found
+
+    async def _count(self, delay_log: DelayLog, request: CountDelayed) -> PendingCounts:
+        listing = await self._listing(delay_log, request.topic_id, request.partitions, -1)
+        due_ms = await self._search.first_due_ms(listing, delay_log.records) if listing.pending else None
+        return PendingCounts(listing.pending, due_ms)
+
+    async def _listing(
+        self, delay_log: DelayLog, topic_id: bytes, partitions: Sequence[int], after_offset: int
+    ) -> Listing:
+        return await delay_log.host.ask(
+            ListMessages(topic_id=topic_id, partitions=partitions, after_id=after_offset)
+        )
 
     def _machine(self, partition: Partition) -> DelayMachine:
         return DelayMachine(partition.log.end_offset, self._producer_ids.take, self._topic_exists)
@@ -206,9 +310,8 @@ class DelayLogs:
         deliveries = Deliveries(
             host,
             records,
-            self._topics,
+            self._targets,
             self._stats,
-            self._in_memory,
             self._clock,
             executor,
             lambda offset: self.id_of(offset, number),

@@ -1,47 +1,78 @@
 """Schedules, cancels and lists delayed messages, which wait in an internal log until they are due.
 
-The target partition decides which partition of the internal log stores a message. Its id combines the offset
+The target partition decides which partition of the internal log, a delay log, stores a message; the broker
+that leads that delivers it. Its id combines the offset
 there with the number of that partition, so that ids are unique in a topic.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.partition.validation import check_writable
 from alpacamq.broker.producer_ids import ProducerIds
+from alpacamq.broker.remote.appends import RemoteAppends
+from alpacamq.broker.remote.progress import RemoteProgress
 from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import InvalidDelay, RecordError, TooManyDelayed, UnknownDelayed
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    InvalidDelay,
+    NotCoordinator,
+    PeerUnavailable,
+    RecordError,
+    RequestTimedOut,
+    UnknownDelayed,
+    UnknownTopic,
+)
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
+from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import DAY_MS, DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi, now_us
+from alpacamq.timers.due_batches import SEQUENCE_MASK
 from alpacamq.timers.messages import (
-    CancelMessage,
     CountPending,
-    Listing,
-    ListMessages,
+    FirstSeen,
     PendingCounts,
     ProducerBatch,
+    Schedule,
     TargetName,
     ToSchedule,
 )
 from alpacamq.timers.records import decode_envelope, encode_envelope
-from alpacamq.timers.wheel import MAX_DUE_MS, due_of
+from alpacamq.timers.wheel import MAX_DUE_MS
 
-from .delivery import DeliveryCounts
-from .host import DelayLogs
-from .log_reader import DelaySearch, Found
+from .delivery import DeliveryCounts, TargetPartitions
+from .host import DelayLogs, in_parts
+from .requests import CancelDelayed, CountDelayed, DelayedEntry, ListDelayed, ReadDelayed
 
 log = get_logger(__name__)
+R = TypeVar("R")
 
+# How long a request is repeated while no broker has the delay log or its outcome is unknown: less than
+# clients wait for a reply.
+REPEAT_SECONDS = 15.0
+FIRST_PAUSE_SECONDS = 0.02
+MAX_PAUSE_SECONDS = 0.5
+# Errors after which a request is repeated.
+REPEATABLE = (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotCoordinator,
+    PeerUnavailable,
+    RequestTimedOut,
+)
 _UNKNOWN_ORIGIN = Origin()
 
 
@@ -89,39 +120,73 @@ class DelayCounts:
     dropped_total: int = 0  # their topic was deleted
 
 
+class ScheduleLane(NamedTuple):
+    """A producer id of this broker for scheduling, and its next sequence number."""
+
+    producer_id: int
+    sequence: int
+
+
+class ScheduleLanes:
+    """Gives each call to a delay log a producer id that no other call uses at the same time.
+
+    With it, a call whose outcome is unknown can be repeated, at the next leader of the log too: messages that
+    it has are recognised. Few ids are in use, as the last one that became free is taken first.
+    """
+
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+        self._free: list[ScheduleLane] = []
+
+    @asynccontextmanager
+    async def take(self, calls: int, now_ms: int) -> AsyncIterator[list[ProducerBatch]]:
+        """Take a lane for this many calls, one after the other; yield how each is identified."""
+        lane = self._free.pop() if self._free else ScheduleLane(await self._producer_ids.new(), 0)
+        sequences = [(lane.sequence + number) & SEQUENCE_MASK for number in range(calls)]
+        try:
+            yield [ProducerBatch(lane.producer_id, 0, number, number, now_ms) for number in sequences]
+        finally:
+            self._free.append(lane._replace(sequence=(lane.sequence + calls) & SEQUENCE_MASK))
+
+
 class Delays:
-    """All delayed messages of this broker."""
+    """The delayed messages of the cluster."""
 
     def __init__(
         self,
         resources: HostResources,
         producer_ids: ProducerIds,
+        appends: RemoteAppends,
+        progress: RemoteProgress,
         settings: DelaySettings,
         *,
         clock: Clock,
+        is_member: bool = False,
         unpacked_limit_bytes: int,
         traces: DelayTraces | None = None,
     ) -> None:
+        """`is_member`: there may be other brokers, so the outcome of a request may be unknown."""
         self._topics = resources.topics
         self._traces = traces  # None if tracing is disabled
-        self._producer_ids = producer_ids
         self._settings = settings
         self._clock = clock
+        self._lanes = ScheduleLanes(producer_ids) if is_member else None
         self._delivered = DeliveryCounts()
         self._logs = DelayLogs(
             resources,
             producer_ids,
+            TargetPartitions(resources.topics, appends, progress),
             self._delivered,
             clock=clock,
+            max_pending=settings.max_pending,
             unpacked_limit_bytes=unpacked_limit_bytes,
             traces=traces,
         )
         self.run = self._logs.run
-        self._search = DelaySearch(resources.executor)
         # Delay of deliveries after their due time.
         self.late_seconds = self._delivered.late_seconds
         self._being_scheduled = 0
-        self._scheduled = self._cancelled = 0
+        self._scheduled = 0
 
     async def schedule(
         self,
@@ -137,45 +202,38 @@ class Delays:
         now_ms = self._clock.now_ms()
         to_schedule = []
         for message in messages:
-            partition = self._topics.partition(message.topic, message.partition)
-            check_writable(partition.identity)
+            target = self._target(message.topic, message.partition)
+            check_writable(TopicPartition(TopicName(message.topic), message.partition))
             envelope = encode_envelope(message.key, message.value, message.headers)
-            due_ms = self._due_ms(message.due_ms, now_ms)
-            to_schedule.append(ToSchedule(_target(partition), due_ms, envelope))
+            to_schedule.append(ToSchedule(target, self._due_ms(message.due_ms, now_ms), envelope))
         by_log: dict[int, list[int]] = {}
         for at, message in enumerate(messages):
             by_log.setdefault(await self._logs.number_for(message.topic, message.partition), []).append(at)
         ids = [0] * len(messages)
-        with self._room_for(len(messages)):
-            await self._producer_ids.replenish()  # a machine may need one
-            calls = [
-                self._logs[number].schedule([to_schedule[at] for at in places])
-                for number, places in by_log.items()
-            ]
+        with self._room_for(sum(len(places) for number, places in by_log.items() if number in self._logs)):
+            calls = [self._schedule_in_log([to_schedule[at] for at in places]) for places in by_log.values()]
             for (number, places), offsets in zip(by_log.items(), await asyncio.gather(*calls), strict=True):
                 for at, offset in zip(places, offsets, strict=True):
                     ids[at] = self._logs.id_of(offset, number)
         self._scheduled += len(messages)
         if self._traces is not None:
             for message, id_ in zip(messages, ids, strict=True):
-                target = self._topics.find(message.topic.encode(), message.partition)
-                if target is not None:
+                replica = self._topics.replica(message.topic.encode(), message.partition)
+                if replica is not None:
                     record = Record(-1, 0, message.key, message.value, message.headers)
-                    self._traces.scheduled(target, id_, record, message.due_ms, received_us, origin)
+                    self._traces.scheduled(replica, id_, record, message.due_ms, received_us, origin)
         return ids
 
     def trace_of(self, message: DelayedMessage, delayed_id: int) -> str | None:
         """Return the trace id of a scheduled message, if it has one."""
-        partition = self._topics.find(message.topic.encode(), message.partition)
-        return None if partition is None else trace_of_delayed(partition, delayed_id, message.headers)
+        replica = self._topics.replica(message.topic.encode(), message.partition)
+        return None if replica is None else trace_of_delayed(replica, delayed_id, message.headers)
 
     async def first_seen_ms(self, partition: Partition, source: ProducerBatch) -> int | None:
         """Return when a producer's batch was first split, if it was sent before."""
         if not self._logs:
             return None
-        delay_log = self._logs[await self._logs.number_for(*partition.identity)]
-        machine = await delay_log.host.loaded()
-        return machine.first_seen_ms(partition.topic_id.bytes, partition.identity.partition, source)
+        return await self._ask(FirstSeen(target=_target(partition), source=source))
 
     async def schedule_records(
         self,
@@ -204,68 +262,120 @@ class Delays:
             ToSchedule(target, max(due_ms, 1), encode_envelope(*record[2:])) for due_ms, record in records
         ]
         number = await self._logs.number_for(*partition.identity)
-        with self._room_for(len(to_schedule)):
-            await self._producer_ids.replenish()
+        with self._room_for(len(to_schedule) if number in self._logs else 0):
             received_us = now_us()
-            offsets = await self._logs[number].schedule(to_schedule, source)
+            offsets = await self._schedule_in_log(to_schedule, source)
             self._scheduled += len(offsets)
-        if self._traces is not None and offsets:
+        if self._traces is not None and len(offsets) == len(records):  # else it was scheduled before
             for (due_ms, record), offset in zip(records, offsets, strict=True):
                 id_ = self._logs.id_of(offset, number)
                 self._traces.scheduled(partition, id_, record, due_ms, received_us, origin)
+
+    async def _schedule_in_log(
+        self, messages: Sequence[ToSchedule], source: ProducerBatch | None = None
+    ) -> list[int]:
+        """Schedule messages of one delay log, and return their offsets there."""
+        parts = list(in_parts(messages))
+        offsets: list[int] = []
+        if source is not None:
+            # One after the other: a portion counts as a duplicate once a later one is stored.
+            for portion, part in enumerate(parts):
+                numbered = source._replace(portion=portion)
+                offsets += await self._schedule_part(Schedule(messages=part, source=numbered))
+        elif self._lanes is None:
+            for some in await asyncio.gather(*(self._ask(Schedule(messages=part)) for part in parts)):
+                offsets += some
+        else:
+            async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
+                # One after the other: those due at the same time are delivered in the order of this call.
+                for part, identity in zip(parts, sources, strict=True):
+                    offsets += await self._schedule_part(Schedule(messages=part, source=identity))
+        return offsets
+
+    async def _schedule_part(self, request: Schedule) -> list[int]:
+        """Schedule messages that carry a source, and repeat it while the outcome is unknown."""
+        names = {(message.target.topic_id, message.target.partition) for message in request.messages}
+
+        def may_be_repeated(error: AlpacaError) -> bool:
+            # The broker with the log may not have heard of a new topic yet.
+            return isinstance(error, UnknownTopic) and all(self._topics.exists(*name) for name in names)
+
+        return await self._ask(request, may_be_repeated)
+
+    async def _ask(
+        self, request: Request[R], may_be_repeated: Callable[[AlpacaError], bool] = lambda _error: False
+    ) -> R:
+        """Ask the broker that has the delay log; in a cluster, again while there is none or it is unknown.
+
+        Requests can be repeated: schedules are recognised by their source, and others change nothing.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REPEAT_SECONDS
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._logs.ask(request)
+            except AlpacaError as error:
+                if self._lanes is None or loop.time() + pause >= deadline:
+                    raise
+                if not isinstance(error, REPEATABLE) and not may_be_repeated(error):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def cancel(
         self, topic: str, partition: int, delayed_id: int, api: ClientApi = ClientApi.BROKER
     ) -> Waiting:
         """Cancel a message; raises UnknownDelayed if it is not pending."""
-        target = self._topics.partition(topic, partition)
-        topic_id = target.topic_id.bytes
+        target = self._target(topic, partition)
         unknown = UnknownDelayed(f"no delayed message {delayed_id} in partition {partition} of {topic!r}")
         if not self._logs or delayed_id < 0:
             raise unknown
         offset, number = divmod(delayed_id, len(self._logs))
-        delay_log = self._logs[number]
-        stored = await delay_log.records.message(offset)
-        if stored is None:
+        if await self._logs.number_for(topic, partition) != number:
             raise unknown
-        timer, record = stored
+        request = CancelDelayed(
+            topic=topic, topic_id=target.topic_id, partition=partition, offset=offset, api=api
+        )
         try:
-            await delay_log.host.ask(
-                CancelMessage(id=offset, timer=timer, topic_id=topic_id, partition=partition)
-            )
+            # Not repeated if its outcome is unknown: then it could not be told from a delivery.
+            entry = await self._logs.ask(request)
         except UnknownDelayed:
             raise unknown from None
-        self._cancelled += 1
-        if self._traces is not None and record.value is not None:
-            self._traces.cancelled(target, delayed_id, decode_envelope(record.value).headers, api)
-        return _waiting(topic, partition, delayed_id, due_of(timer), record)
+        return self._waiting(topic, number, entry)
 
     async def waiting(
         self, topic: str, *, partition: int | None = None, after_id: int = -1, limit: int = 100
     ) -> list[Waiting]:
         """List the pending messages of a topic, by id."""
-        found: list[tuple[int, Found]] = []
-        for number, listing in await self._listings(topic, partition, after_id):
-            after_offset = self._offset_after(after_id, number)
-            page = await self._search.page(listing, self._logs[number].records, after_offset, limit)
-            found += [(self._logs.id_of(entry.id, number), entry) for entry in page]
+        by_log = await self._by_log(topic, partition)
+        described = self._topics.image.topic(topic)
+        pages = [
+            self._ask(
+                ListDelayed(
+                    topic=topic,
+                    topic_id=described.id.bytes,
+                    partitions=partitions,
+                    after_offset=self._offset_after(after_id, number),
+                    limit=limit,
+                )
+            )
+            for number, partitions in by_log.items()
+        ]
         listed: list[Waiting] = []
-        for id_, entry in sorted(found)[:limit]:
-            stored = await self._logs[id_ % len(self._logs)].records.message(entry.id)
-            if stored is not None:
-                listed.append(_waiting(topic, entry.partition, id_, entry.due_ms, stored[1]))
-        return listed
+        for number, page in zip(by_log, await asyncio.gather(*pages), strict=True):
+            listed += [self._waiting(topic, number, entry) for entry in page]
+        return sorted(listed, key=lambda entry: entry.id)[:limit]
 
     async def messages(
         self, topic: str, *, after_id: int = -1, limit: int = 100
     ) -> list[tuple[int, DelayedMessage]]:
         """Return the messages that `waiting` lists, with their ids and contents."""
+        waiting = await self.waiting(topic, after_id=after_id, limit=limit)
         found: list[tuple[int, DelayedMessage]] = []
-        for entry in await self.waiting(topic, after_id=after_id, limit=limit):
-            offset, number = divmod(entry.id, len(self._logs))
-            if (stored := await self._logs[number].records.message(offset)) is not None:
-                assert stored[1].value is not None
-                envelope = decode_envelope(stored[1].value)
+        for entry, stored in zip(waiting, await self._contents(topic, waiting), strict=True):
+            if stored is not None:
+                envelope = decode_envelope(stored)
                 message = DelayedMessage(
                     topic=topic,
                     partition=entry.partition,
@@ -276,6 +386,22 @@ class Delays:
                 )
                 found.append((entry.id, message))
         return found
+
+    async def _contents(self, topic: str, waiting: Sequence[Waiting]) -> list[bytes | None]:
+        """Return the encoded contents of pending messages; None for those that are not pending any more."""
+        by_log: dict[int, list[Waiting]] = {}
+        for entry in waiting:
+            by_log.setdefault(entry.id % len(self._logs), []).append(entry)
+        found: dict[int, bytes | None] = {}
+        for number, entries in by_log.items():
+            offsets = [entry.id // len(self._logs) for entry in entries]
+            while offsets:
+                request = ReadDelayed(topic=topic, partition=entries[0].partition, offsets=tuple(offsets))
+                some = await self._ask(request)
+                for stored in some:
+                    found[self._logs.id_of(stored.offset, number)] = stored.envelope
+                del offsets[: len(some)]
+        return [found[entry.id] for entry in waiting]
 
     async def message(self, topic: str, delayed_id: int) -> tuple[Waiting, DelayedMessage]:
         """Return a pending message; raises UnknownDelayed if there is none with this id."""
@@ -289,16 +415,23 @@ class Delays:
         """Return statistics of one topic (only pending and next_due_ms) or of all."""
         if topic is not None:
             return await self._topic_stats(topic)
-        answers: list[PendingCounts] = []
-        for each in self._logs:
-            if each.host.failure is None:
-                answers.append(await each.host.ask(CountPending()))
+        return self._counts(await self._logs.pending_counts() if self._logs else [])
+
+    async def local_stats(self) -> DelayCounts:
+        """Return statistics of the messages whose delay logs are on this broker."""
+        return self._counts(
+            [await each.host.ask(CountPending()) for each in self._logs if not each.host.failure]
+        )
+
+    def _counts(self, pending: Sequence[PendingCounts]) -> DelayCounts:
         return DelayCounts(
-            pending=sum(answer.pending for answer in answers),
-            next_due_ms=min((a.next_due_ms for a in answers if a.next_due_ms is not None), default=None),
+            pending=sum(each.pending for each in pending),
+            next_due_ms=min(
+                (each.next_due_ms for each in pending if each.next_due_ms is not None), default=None
+            ),
             scheduled_total=self._scheduled,
             fired_total=self._delivered.fired,
-            cancelled_total=self._cancelled,
+            cancelled_total=self._logs.cancelled,
             late_ms_p99=self._delivered.late_ms_p99(),
             dropped_total=self._delivered.dropped,
         )
@@ -319,44 +452,51 @@ class Delays:
         return number in self._logs and self._logs[number].is_worth_compacting()
 
     async def _topic_stats(self, topic: str) -> DelayCounts:
-        pending = 0
-        dues_ms: list[int] = []
-        for number, listing in await self._listings(topic, None, -1):
-            pending += listing.pending
-            due_ms = await self._search.first_due_ms(listing, self._logs[number].records)
-            if due_ms is not None:
-                dues_ms.append(due_ms)
+        by_log = await self._by_log(topic, None)
+        topic_id = self._topics.image.topic(topic).id.bytes
+        requests = (
+            CountDelayed(topic=topic, topic_id=topic_id, partitions=partitions)
+            for partitions in by_log.values()
+        )
+        counts = await asyncio.gather(*map(self._ask, requests))
         return DelayCounts(
-            pending=pending,
-            next_due_ms=min(dues_ms, default=None),
+            pending=sum(each.pending for each in counts),
+            next_due_ms=min(
+                (each.next_due_ms for each in counts if each.next_due_ms is not None), default=None
+            ),
             scheduled_total=0,
             fired_total=0,
             cancelled_total=0,
             late_ms_p99=0.0,
         )
 
-    async def _listings(self, topic: str, partition: int | None, after_id: int) -> list[tuple[int, Listing]]:
-        """Return the listings of a topic by number of the delay log, without empty ones."""
+    async def _by_log(self, topic: str, partition: int | None) -> dict[int, tuple[int, ...]]:
+        """Return the partitions of a topic, or one of them, by the number of their delay log."""
         described = self._topics.image.topic(topic)
         if partition is not None:
-            self._topics.partition(topic, partition)  # raises if it does not exist
-        if not self._logs:
-            return []
-        by_log: dict[int, list[int]] = {}
-        for index in range(described.partitions) if partition is None else [partition]:
-            by_log.setdefault(await self._logs.number_for(topic, index), []).append(index)
-        listings: list[tuple[int, Listing]] = []
-        for number, partitions in by_log.items():
-            listing = await self._logs[number].host.ask(
-                ListMessages(
-                    topic_id=described.id.bytes,
-                    partitions=partitions,
-                    after_id=self._offset_after(after_id, number),
-                )
-            )
-            if listing.pending:
-                listings.append((number, listing))
-        return listings
+            self._target(topic, partition)  # raises if it does not exist
+        by_log: dict[int, tuple[int, ...]] = {}
+        if self._logs:
+            for index in range(described.partitions) if partition is None else [partition]:
+                number = await self._logs.number_for(topic, index)
+                by_log[number] = (*by_log.get(number, ()), index)
+        return by_log
+
+    def _target(self, topic: str, partition: int) -> TargetName:
+        """Return a partition that the cluster has, on whatever broker."""
+        if not self._topics.exists(topic.encode(), partition):
+            raise self._topics.absence(topic.encode(), partition)
+        return TargetName(self._topics.image.topic(topic).id.bytes, topic, partition)
+
+    def _waiting(self, topic: str, number: int, entry: DelayedEntry) -> Waiting:
+        return Waiting(
+            topic=topic,
+            partition=entry.partition,
+            id=self._logs.id_of(entry.offset, number),
+            due_ms=entry.due_ms,
+            scheduled_ms=entry.scheduled_ms,
+            size_bytes=entry.size_bytes,
+        )
 
     def _offset_after(self, after_id: int, number: int) -> int:
         """Return the largest offset in a delay log whose id is at most `after_id`."""
@@ -364,12 +504,8 @@ class Delays:
 
     @contextmanager
     def _room_for(self, count: int) -> Iterator[None]:
-        """Reserve room for messages while they are being scheduled; raises TooManyDelayed."""
-        pending = self._being_scheduled + self._logs.pending
-        if pending + count > self._settings.max_pending:
-            raise TooManyDelayed(
-                f"{pending} delayed messages are pending; delays.max_pending={self._settings.max_pending}"
-            )
+        """Reserve room in the logs on this broker while messages are scheduled; raises TooManyDelayed."""
+        self._logs.check_room(self._being_scheduled + count)
         self._being_scheduled += count
         try:
             yield
@@ -393,16 +529,3 @@ class Delays:
 
 def _target(partition: Partition) -> TargetName:
     return TargetName(partition.topic_id.bytes, *partition.identity)
-
-
-def _waiting(topic: str, partition: int, delayed_id: int, due_ms: int, record: Record) -> Waiting:
-    assert record.value is not None
-    envelope = decode_envelope(record.value)
-    return Waiting(
-        topic=topic,
-        partition=partition,
-        id=delayed_id,
-        due_ms=due_ms,
-        scheduled_ms=record.timestamp_ms,
-        size_bytes=len(envelope.key or b"") + len(envelope.value or b""),
-    )

@@ -15,8 +15,6 @@ from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, Codec, check_batc
 from alpacamq.model.control import placeholder_batch
 from alpacamq.model.errors import (
     AlpacaError,
-    CoordinatorLoading,
-    CoordinatorUnavailable,
     InvalidDelay,
     InvalidRecord,
     RecordError,
@@ -27,7 +25,7 @@ from alpacamq.model.ports import Buffer, Clock
 from alpacamq.model.records import Record, read_records, write_batch
 from alpacamq.timers.messages import ProducerBatch
 
-from .service import Delays
+from .service import REPEATABLE, Delays
 
 _NAME = re.compile(re.escape(DELIVER_AT.encode()))
 _MILLISECONDS = re.compile(rb"[0-9]{1,18}")
@@ -67,7 +65,7 @@ class DelayedBatches:
                 return data, header  # a duplicate, which the log recognises
         try:
             return await self._split(partition, data, header, origin)
-        except (CoordinatorLoading, CoordinatorUnavailable) as error:
+        except REPEATABLE as error:
             # A retriable error for the producer.
             raise StorageFailed(f"delayed records were not scheduled: {error}") from error
 

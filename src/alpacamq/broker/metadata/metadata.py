@@ -29,6 +29,7 @@ from alpacamq.cluster.commands import (
     RegisterBroker,
     RemoveVoter,
     ReplicaProgress,
+    UnregisterBroker,
     decode_reply,
     encode_reply,
 )
@@ -45,6 +46,7 @@ from alpacamq.consensus.messages import (
 from alpacamq.model.errors import (
     AlpacaError,
     CorruptState,
+    InvalidRequest,
     InvalidVoters,
     NotController,
     PeerUnavailable,
@@ -194,6 +196,12 @@ class Metadata:
     def is_controller(self) -> bool:
         return self._controller is not None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only node: no other could become controller or lead."""
+        others = {*self.image.brokers, *(voter.id for voter in self._quorum.voters)} - {self._node_id}
+        return not others
+
     def subscribe(self, listener: Callable[[Delta], None]) -> None:
         """Call a listener with every difference, right after it was applied to the image."""
         self._listeners.append(listener)
@@ -270,10 +278,17 @@ class Metadata:
             raise NotController(f"node {self._node_id} is not the controller", self._quorum.leader)
         if isinstance(command, QuorumCommand):
             return Decided(self._decide_on_quorum(command), self._last)
+        if isinstance(command, UnregisterBroker):
+            self._check_does_not_vote(command.broker_id)
         self._controller.last_index = self._last.index
         decision = self._controller.decide(command, self._now_ms())
         self._propose(decision)
         return Decided(decision.reply, self._last)
+
+    def _check_does_not_vote(self, node_id: BrokerId) -> None:
+        """Refuse to forget a voter: a majority would still need it, and nobody would know its address."""
+        if any(voter.id == node_id for voter in self._quorum.voters):
+            raise InvalidRequest(f"node {node_id} is a voter of the metadata log; remove its vote first")
 
     def _decide_on_quorum(self, command: QuorumCommand) -> QuorumStatus | Done:
         """Answer a command about the metadata log, as its leader."""

@@ -40,6 +40,8 @@ class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     roles: tuple[str, ...] = ("broker", "controller")
     heartbeat_ms: int = 3000
+    # The controller's: after this long without a heartbeat it elects other leaders.
+    dead_ms: int = 9000
 
 
 class Registration:
@@ -75,7 +77,12 @@ class Registration:
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
         self.last_reply: HeartbeatReply | None = None
-        self.last_contact = clock.monotonic()
+        # Until when the controller counts on this broker, by the monotonic clock. None: no other broker does.
+        self._session_ends: float | None = None
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._has_contact = True
+        # Called when `has_contact` changes.
+        self.contact_changed: Callable[[], None] = lambda: None
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
         self._was_registered = False
@@ -95,7 +102,9 @@ class Registration:
         while self.epoch == NO_EPOCH:
             try:
                 self._metadata.former_process_ended()
+                asked = self._clock.monotonic()
                 found = await self._metadata.ask(self._request())
+                self._extend_session(asked)
                 await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
             except AlpacaError as error:
                 log.warning("broker_not_registered", reason=str(error))
@@ -108,7 +117,10 @@ class Registration:
             try:
                 # Not longer: the session goes on, and another controller may be elected meanwhile.
                 interval = self._settings.heartbeat_ms / 1000
-                self._heard(await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0)))
+                asked = self._clock.monotonic()
+                reply = await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0))
+                self._heard(reply)
+                self._extend_session(asked)
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
@@ -185,7 +197,6 @@ class Registration:
         log.info("broker_registered", broker=self._node_id, epoch=found.epoch)
 
     def _heard(self, reply: HeartbeatReply) -> None:
-        self.last_contact = self._clock.monotonic()
         if self.last_reply is None or self.last_reply.is_fenced != reply.is_fenced:
             log.info("broker_fenced" if reply.is_fenced else "broker_unfenced", broker=self._node_id)
         self.last_reply = reply
@@ -198,6 +209,44 @@ class Registration:
         """Return whether the image names no other process as the broker with this id."""
         broker = self._metadata.image.brokers.get(self._node_id)
         return broker is None or not self._was_registered or broker.incarnation_id == self._incarnation_id
+
+    # The session, as seen from here.
+
+    def has_contact(self) -> bool:
+        """Return whether the controller has answered within `dead_ms`; otherwise others may lead by now."""
+        return self._has_contact and not self._is_session_over()
+
+    def _is_session_over(self) -> bool:
+        return self._session_ends is not None and self._clock.monotonic() >= self._session_ends
+
+    def _extend_session(self, asked: float) -> None:
+        """Note an answer. The session lasts from the question on: that is no later than the controller's."""
+        if self._metadata.is_alone:
+            self._session_ends = None
+        else:
+            self._session_ends = asked + self._settings.dead_ms / 1000
+            self._watch_session()
+        if not self._has_contact and not self._is_session_over():
+            log.info("controller_found", broker=self._node_id)
+            self._has_contact = True
+            self.contact_changed()
+
+    def _watch_session(self) -> None:
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+        assert self._session_ends is not None
+        delay = max(self._session_ends - self._clock.monotonic(), 0)
+        self._session_timer = asyncio.get_running_loop().call_later(delay, self._session_may_be_over)
+
+    def _session_may_be_over(self) -> None:
+        self._session_timer = None
+        if not self._is_session_over():
+            if self._session_ends is not None:
+                self._watch_session()
+        elif self._has_contact:
+            log.error("controller_lost", broker=self._node_id, silent_ms=self._settings.dead_ms)
+            self._has_contact = False
+            self.contact_changed()
 
     async def wait_until_unfenced(self) -> None:
         """Return once the broker may lead partitions."""

@@ -227,6 +227,22 @@ class Partition:
             self._replication.stopped(self)
         self.following = None
 
+    def suspend(self, error: AlpacaError) -> None:
+        """Take and acknowledge nothing: another broker may lead by now. `lead` continues in the same epoch.
+
+        Followers still fetch, and the core stays: proposals may be under way whose outcome it has to know.
+        """
+        self._not_leading = error.with_traceback(None)
+        if self._replicated is not None:
+            self._replicated.fail_all(error)
+        self._fail_awaiting(error)
+        self._wake_watchers()
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has other replicas and would lead, were it not for `suspend`."""
+        return self._not_leading is not None and self._replicated is not None
+
     async def settled(self, state: PartitionState | None) -> None:
         """Return once the log is at rest, if `state` changes the leader: then its role may change."""
         if self.following is not None and (state is None or state.leader_epoch > self.leader_epoch):
@@ -274,7 +290,7 @@ class Partition:
         self._tell_sessions()
 
     def _stop_leading(self, error: AlpacaError) -> None:
-        was_leading = self._not_leading is None
+        was_leading = self._not_leading is None or self._replicated is not None
         self._not_leading = error.with_traceback(None)
         replicated, self._replicated = self._replicated, None
         if replicated is not None:
@@ -282,9 +298,12 @@ class Partition:
         if was_leading:
             self._fail_awaiting(error)
             self._tell_sessions()
-            # Consumers read again, and learn that this is not the leader.
-            for wake in list(self._watchers.values()):
-                wake(2**31)
+            self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
+        """Have consumers read again, to learn that this is not the leader."""
+        for wake in list(self._watchers.values()):
+            wake(2**31)
 
     # Replicas, if this broker leads.
 
@@ -664,8 +683,7 @@ class Partition:
         """Fail all waiters and wake all watchers, because the partition is being deleted."""
         self.stop(error)
         self._fail_awaiting(error)
-        for wake in list(self._watchers.values()):
-            wake(2**31)
+        self._wake_watchers()
 
     def _refuse(self, appends: Sequence[Append], error: AlpacaError) -> None:
         if self.refusal is None:

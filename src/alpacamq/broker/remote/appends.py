@@ -44,7 +44,8 @@ TIMEOUT_MS = 30_000
 # A call is repeated at the next leader once there is one; this is how often to look for it.
 FIRST_RETRY_SECONDS = 0.02
 MAX_RETRY_SECONDS = 0.5
-# Batches of one call at most.
+# Batches of one call at most. A leader recognises only so many of the last ones of a producer.
+MAX_CALL_BATCHES = 5
 MAX_CALL_BYTES = 4 << 20
 # Partitions whose producer ids are kept while nothing is sent to them.
 MAX_IDLE = 10_000
@@ -118,7 +119,7 @@ REPEATABLE = (
 class _Sent:
     """A batch on its way, and the future of its outcome."""
 
-    __slots__ = ("data", "deadline", "is_stamped", "origin", "outcome", "records")
+    __slots__ = ("data", "deadline", "has_own_producer", "is_stamped", "origin", "outcome", "records")
 
     def __init__(self, data: bytearray, origin: Origin, deadline: float) -> None:
         self.data = data
@@ -126,7 +127,8 @@ class _Sent:
         self.deadline = deadline
         header = read_header(data)
         self.records = header.record_count
-        self.is_stamped = header.producer_id >= 0
+        # Its sequences are the caller's: with others, a repeated batch would not be recognised.
+        self.has_own_producer = self.is_stamped = header.producer_id >= 0
         self.outcome: asyncio.Future[Placed | AlpacaError] = asyncio.get_running_loop().create_future()
 
     def end(self, outcome: Placed | AlpacaError) -> None:
@@ -169,7 +171,11 @@ class _Lane:
     def _take(self) -> list[_Sent]:
         taken: list[_Sent] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0].data) <= MAX_CALL_BYTES):
+        while (
+            self._waiting
+            and len(taken) < MAX_CALL_BATCHES
+            and (not taken or size + len(self._waiting[0].data) <= MAX_CALL_BYTES)
+        ):
             size += len(self._waiting[0].data)
             taken.append(self._waiting.popleft())
         return taken
@@ -209,7 +215,7 @@ class _Lane:
         for each, result in zip(sent, results, strict=True):
             if isinstance(result, Placed):
                 each.end(result)
-            elif isinstance(result, OutOfOrderSequence):
+            elif isinstance(result, OutOfOrderSequence) and not each.has_own_producer:
                 # One before it was refused, or the leader has forgotten the producer: it was not appended.
                 self._producer_id, each.is_stamped = None, False
                 left.append(each)

@@ -1,5 +1,7 @@
 """The values of reads from other brokers: requests to the leader of a partition, and its replies."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from alpacamq.broker.peers.values import RemoteError
@@ -44,7 +46,7 @@ class FetchedBatches(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-class FetchedPage(msgspec.Struct, frozen=True):
+class FetchedPage(NamedTuple):
     """Records, and the bounds of their partition when they were read."""
 
     page: Page

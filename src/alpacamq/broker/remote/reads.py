@@ -160,6 +160,10 @@ class RemoteReads:
             DeleteRecords: self._serve_deletion,
         }
 
+    def is_led_here(self, place: PartitionId) -> bool:
+        """Return whether reading a partition needs no call."""
+        return self._leaders.led(place) is not None
+
     # Bounds.
 
     async def bounds(
@@ -373,9 +377,11 @@ class RemoteReads:
             if any(_is_beyond(led[place], positions[place], committed=committed) for place in led):
                 return
             elsewhere = {place: offset for place, offset in positions.items() if place not in led}
-            if not elsewhere or self._leaders.is_alone:
+            if not elsewhere:
                 await waiter.wait(wait_ms / 1000)
                 return
+            if self._leaders.is_alone:
+                return  # the reader finds out why it cannot be read
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(self._wait_elsewhere(elsewhere, deadline, committed=committed))
                 task.add_done_callback(lambda _: waiter.wake())

@@ -4,11 +4,14 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, read_values, shards
+from . import appends, markers, progress, read_values, shards, status
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *markers.VALUES,
+    *progress.VALUES,
     *read_values.VALUES,
     *shards.VALUES,
+    *status.STATUS_VALUES,
     *transactional_appends.VALUES,
 )

@@ -74,12 +74,14 @@ class DelayTraces:
         return record._replace(headers=(*others, Header(TRACEPARENT, delay.context.traceparent)))
 
     def fired(self, partition: Partition, delayed_id: int, headers: tuple[Header, ...], offset: int) -> None:
-        """Record a due message that was appended to its partition."""
+        """Record a due message that was appended to its partition; its leader records how."""
         traces = partition.traces
         if traces is None or (delay := _delay(partition, delayed_id, headers)) is None:
             return
         at_us = now_us()
         self._record_step(Step.READY, partition, delay, at_us, ClientApi.BROKER, {"delayed_id": delayed_id})
+        if not partition.is_leading:
+            return
         context = traces.offsets.remember(delay.context.trace_id, offset)
         parent = delay.context.span_id
         tag: dict[str, Attribute] = {"topic_id": traces.topic_tag}

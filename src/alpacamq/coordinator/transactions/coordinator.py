@@ -20,7 +20,6 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
-from alpacamq.model.ids import TopicPartition
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, reply
 
 from .transaction import (
@@ -30,9 +29,11 @@ from .transaction import (
     DescribeTransaction,
     EndProtocol,
     EndTransaction,
+    FindOpen,
     InitProducer,
     ListTransactions,
     MarkersWritten,
+    OpenTransactions,
     PartitionsAdded,
     PartitionsVerified,
     ProducerIdentity,
@@ -106,10 +107,10 @@ class TransactionCoordinator(HandlesOneByOne):
         known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
-        reply = Reply(reply_to, PartitionsAdded())
         if known.state is TransactionState.ONGOING and set(request.partitions) <= set(known.partitions):
-            return Outcome(replies=[reply])
-        return Outcome([self._put(known.with_partitions(request.partitions, now_ms))], [reply])
+            return reply(reply_to, PartitionsAdded(known.number))
+        added = known.with_partitions(request.partitions, now_ms)
+        return reply(reply_to, PartitionsAdded(added.number), [self._put(added)])
 
     def verify_partitions(self, request: VerifyPartitions, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the partitions that are not part of the transaction."""
@@ -118,7 +119,7 @@ class TransactionCoordinator(HandlesOneByOne):
             raise _still_completing(known)
         added = set(known.partitions)
         absent = tuple(partition for partition in request.partitions if partition not in added)
-        return reply(reply_to, PartitionsVerified(absent))
+        return reply(reply_to, PartitionsVerified(absent, known.number))
 
     def end(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
         """Decide a transaction. A repeated request gets the same reply as the first."""
@@ -159,6 +160,21 @@ class TransactionCoordinator(HandlesOneByOne):
             tuple(known for known in self._transactions.values() if _matches(known, request, now_ms)),
         )
 
+    def find_open(self, request: FindOpen, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the OpenTransactions of producers."""
+        wanted = request.producer_ids
+        return reply(
+            reply_to,
+            OpenTransactions(
+                frozenset(
+                    (known.producer.producer_id, partition)
+                    for known in self._transactions.values()
+                    if known.producer.producer_id in wanted
+                    for partition in known.partitions
+                )
+            ),
+        )
+
     HANDLERS: ClassVar = {
         InitProducer: init_producer_id,
         AddPartitions: add_partitions,
@@ -166,14 +182,9 @@ class TransactionCoordinator(HandlesOneByOne):
         EndTransaction: end,
         DescribeTransaction: describe,
         ListTransactions: list_transactions,
+        FindOpen: find_open,
         MarkersWritten: markers_written,
     }
-
-    def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield producer id and partition of all transactions that are open or lack markers."""
-        for known in self._transactions.values():
-            for partition in known.partitions:
-                yield known.producer.producer_id, partition
 
     def cancel(self, reply_to: object) -> None:
         """Remove a pending request."""
@@ -299,7 +310,7 @@ def _matches(known: Transaction, request: ListTransactions, now_ms: int) -> bool
     limit_ms = request.running_longer_than_ms
     if limit_ms is not None and (known.started_ms is None or now_ms - known.started_ms <= limit_ms):
         return False
-    return request.id_matches is None or request.id_matches(known.transactional_id)
+    return not request.transactional_ids or known.transactional_id in request.transactional_ids
 
 
 def _still_completing(known: Transaction) -> ConcurrentTransactions:

@@ -282,7 +282,9 @@ class InitProducer(TransactionRequest[ProducerIdentity], frozen=True, kw_only=Tr
 
 
 class PartitionsAdded(msgspec.Struct, frozen=True):
-    """All partitions are part of the ongoing transaction."""
+    """All partitions are part of the ongoing transaction, which has this number."""
+
+    number: int
 
 
 class AddPartitions(TransactionRequest[PartitionsAdded], frozen=True, kw_only=True):
@@ -296,6 +298,7 @@ class PartitionsVerified(msgspec.Struct, frozen=True):
     """The producer may write, except to the partitions that are `absent` from its transaction."""
 
     absent: tuple[TopicPartition, ...]
+    number: int
 
 
 class VerifyPartitions(TransactionRequest[PartitionsVerified], frozen=True, kw_only=True):
@@ -323,7 +326,19 @@ class ListTransactions(Request[tuple[Transaction, ...]], frozen=True, kw_only=Tr
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     running_longer_than_ms: int | None = None
-    id_matches: Callable[[str], bool] | None = None
+    transactional_ids: frozenset[str] = frozenset()
+
+
+class OpenTransactions(msgspec.Struct, frozen=True):
+    """Producer id and partition of transactions that are open, or lack markers."""
+
+    known: frozenset[tuple[int, TopicPartition]]
+
+
+class FindOpen(Request[OpenTransactions], frozen=True, kw_only=True):
+    """Return the open transactions of some producers."""
+
+    producer_ids: frozenset[int]
 
 
 class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):

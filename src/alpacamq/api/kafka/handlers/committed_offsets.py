@@ -103,17 +103,17 @@ async def txn_offset_commit(
     backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> transaction_wire.TxnOffsetCommitResponse:
     async def commit(offsets: tuple[OffsetToCommit, ...]) -> Iterable[ErrorCode]:
-        asked = TxnCommitRequest(
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            group=request.group_id,
-            offsets=offsets,
-            generation=request.generation_id,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-        )
         try:
-            await _check_transaction(backend, request, call)
+            asked = TxnCommitRequest(
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                group=request.group_id,
+                offsets=offsets,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                number=await _check_transaction(backend, request, call),
+            )
             return _codes(await backend.broker.groups.ask_here(asked))
         except ProducerFenced:
             # The error code of a partition, as clients expect here.
@@ -244,17 +244,20 @@ async def _results(
 
 async def _check_transaction(
     backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call
-) -> None:
-    """Add the group's offsets to the producer's transaction; current clients leave that to the broker."""
+) -> int:
+    """Add the group's offsets to the producer's transaction; current clients leave that to the broker.
+
+    Returns the number of the transaction.
+    """
     transactions = backend.broker.transactions
     transactional_id = request.transactional_id
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     partitions = (await backend.broker.groups.offsets_partition(request.group_id),)
     if call.version >= _JOINS_TRANSACTION_FROM:
-        await transactions.ask(
+        added = await transactions.ask(
             AddPartitions(transactional_id=transactional_id, producer=producer, partitions=partitions)
         )
-        return
+        return added.number
     verified = await transactions.ask(
         VerifyPartitions(transactional_id=transactional_id, producer=producer, partitions=partitions)
     )
@@ -262,6 +265,7 @@ async def _check_transaction(
         reason = f"the offsets of group {request.group_id!r} are not part of the transaction"
         known = call.version >= _ABORTABLE_FROM
         raise TransactionAbortable(reason) if known else InvalidTransactionState(reason)
+    return verified.number
 
 
 async def _fetched(

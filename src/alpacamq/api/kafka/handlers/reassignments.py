@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import CODES, code_of, text_of
+from alpacamq.broker.administration import elect, elect_all, reassign
 from alpacamq.cluster.commands import (
     ElectionKind,
-    ElectLeaders,
     NamedPartition,
     PartitionResult,
-    Reassign,
     Reassignment,
 )
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
@@ -21,8 +20,6 @@ from alpacamq.model.ids import TopicName
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import reassignments as wire
 
-# Partitions that the controller decides on at once.
-_AT_ONCE = 500
 _KINDS = (ElectionKind.PREFERRED, ElectionKind.UNCLEAN)
 
 
@@ -48,13 +45,11 @@ async def alter_partition_reassignments(
                 results[topic.name, each.partition_index] = _reassigned(each.partition_index, None)
                 accepted.append(wanted)
     try:
-        for first in range(0, len(accepted), _AT_ONCE):
-            some = tuple(accepted[first : first + _AT_ONCE])
-            reply = await backend.broker.metadata.ask(Reassign(reassignments=some))
-            for wanted, result in zip(some, reply.results, strict=True):
-                if result.failure is not None:
-                    response = _reassigned(wanted.index, result.failure.to_error())
-                    results[wanted.topic, wanted.index] = response
+        replies = await reassign(backend.broker.metadata, accepted)
+        for wanted, result in zip(accepted, replies, strict=True):
+            if result.failure is not None:
+                response = _reassigned(wanted.index, result.failure.to_error())
+                results[wanted.topic, wanted.index] = response
     except AlpacaError as error:
         return wire.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
@@ -149,7 +144,7 @@ async def elect_leaders(
     results: dict[str, list[wire.PartitionResult]] = {}
     try:
         if request.topic_partitions is None:
-            for result in (await backend.broker.metadata.ask(ElectLeaders(kind=kind))).results:
+            for result in await elect_all(backend.broker.metadata, kind):
                 await call.pause()
                 topic = None
                 if result.topic_id is not None:
@@ -163,12 +158,10 @@ async def elect_leaders(
                     await call.pause()
                     named[NamedPartition(entry.topic, index)] = None
             wanted = list(named)
-            for first in range(0, len(wanted), _AT_ONCE):
-                some = tuple(wanted[first : first + _AT_ONCE])
-                reply = await backend.broker.metadata.ask(ElectLeaders(kind=kind, partitions=some))
-                for partition, result in zip(some, reply.results, strict=True):
-                    await call.pause()
-                    results.setdefault(partition.topic, []).append(_elected(result))
+            replies = await elect(backend.broker.metadata, kind, wanted)
+            for partition, result in zip(wanted, replies, strict=True):
+                await call.pause()
+                results.setdefault(partition.topic, []).append(_elected(result))
     except AlpacaError as error:
         return wire.ElectLeadersResponse(error_code=code_of(error))
     return wire.ElectLeadersResponse(

@@ -58,7 +58,7 @@ async def init_producer_id(
                 timeout_ms=request.transaction_timeout_ms,
                 recovering=None if recovering == NO_PRODUCER else recovering,
             )
-            producer = await backend.broker.transactions.ask(asked)
+            producer = await backend.broker.transactions.ask_here(asked)
     except AlpacaError as error:
         return InitProducerIdResponse(error_code=_code(error, call, _FENCED_FROM_IN_INIT))
     return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
@@ -99,7 +99,7 @@ async def add_offsets_to_txn(
             producer=ProducerIdentity(request.producer_id, request.producer_epoch),
             partitions=(await backend.broker.groups.offsets_partition(request.group_id),),
         )
-        await backend.broker.transactions.ask(asked)
+        await backend.broker.transactions.ask_here(asked)
     except AlpacaError as error:
         return wire.AddOffsetsToTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.AddOffsetsToTxnResponse()
@@ -113,7 +113,7 @@ async def end_txn(backend: Backend, request: wire.EndTxnRequest, call: Call) -> 
         protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
     )
     try:
-        producer = await backend.broker.transactions.end(asked)
+        producer = await backend.broker.transactions.end_here(asked)
     except AlpacaError as error:
         return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
@@ -165,7 +165,7 @@ async def list_transactions(
         running_longer_than_ms=request.duration_filter if request.duration_filter >= 0 else None,
     )
     try:
-        found = await backend.broker.transactions.find(asked)
+        found = await backend.broker.transactions.find_here(asked)
     except AlpacaError as error:
         return wire.ListTransactionsResponse(error_code=code_of(error), unknown_state_filters=unknown)
     listed = []
@@ -221,7 +221,7 @@ async def _added(
     codes = dict.fromkeys(partitions, ErrorCode.NONE)
     try:
         if wanted.verify_only:
-            verified = await backend.broker.transactions.ask(
+            verified = await backend.broker.transactions.ask_here(
                 VerifyPartitions(
                     transactional_id=wanted.transactional_id, producer=producer, partitions=partitions
                 )
@@ -230,7 +230,7 @@ async def _added(
             absent = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
             codes.update(dict.fromkeys(verified.absent, absent))
         else:
-            await backend.broker.transactions.ask(
+            await backend.broker.transactions.ask_here(
                 AddPartitions(
                     transactional_id=wanted.transactional_id, producer=producer, partitions=partitions
                 )
@@ -292,6 +292,7 @@ async def _producers_of(
                 producer_epoch=state.epoch,
                 last_sequence=state.batches[-1].last_sequence if state.batches else -1,
                 last_timestamp=state.updated_ms,
+                coordinator_epoch=state.last_marker.coordinator_epoch,
                 current_txn_start_offset=_or_none(partition.open_transaction(producer_id)),
             )
         )
@@ -300,7 +301,9 @@ async def _producers_of(
 
 async def _described(backend: Backend, transactional_id: str) -> wire.DescribedTransaction:
     try:
-        known = await backend.broker.transactions.ask(DescribeTransaction(transactional_id=transactional_id))
+        known = await backend.broker.transactions.ask_here(
+            DescribeTransaction(transactional_id=transactional_id)
+        )
     except AlpacaError as error:
         return wire.DescribedTransaction(transactional_id=transactional_id, error_code=code_of(error))
     return wire.DescribedTransaction(

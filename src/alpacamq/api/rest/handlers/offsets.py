@@ -1,6 +1,6 @@
 """Offsets of groups: committed offsets and lag, committing and resetting."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,11 +17,13 @@ from alpacamq.api.rest.parameters import (
     TopicText,
     epoch_ms,
 )
-from alpacamq.api.rest.partition_reading import offset_at_time
+from alpacamq.api.rest.partition_reading import known_bounds, offsets_at_time, view_partitions
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
     NO_GENERATION,
@@ -46,6 +48,7 @@ from alpacamq.model.errors import (
     UnknownMember,
     UnknownTopic,
 )
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.telemetry.tracing import ClientApi
 
@@ -140,12 +143,15 @@ async def show_offsets(call: Call[OffsetsQuery, Nothing]) -> GroupOffsets:
     reply: FetchOffsetsReply = await broker.groups.ask(request)
     if not reply.offsets:
         await broker.groups.ask(DescribeRequest(group=query.group))
-    shown = [
-        _shown(broker, each)
+    committed = [
+        each
         for each in reply.offsets
         # Kafka clients reset a group with negative offsets: they mean none.
         if each.offset >= 0 and (query.topic is UNSET or each.topic == query.topic)
     ]
+    places = [TopicPartition(TopicName(each.topic), each.partition) for each in committed]
+    bounds = await known_bounds(broker, places)
+    shown = [_shown(each, bounds.get(place)) for each, place in zip(committed, places, strict=True)]
     return GroupOffsets(
         group=query.group,
         offsets=sorted(shown, key=lambda each: (each.topic, each.partition)),
@@ -220,27 +226,23 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
     given = [name for name in names if getattr(reset, name) is not UNSET]
     if len(given) != 1:
         raise ConflictingInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
-    partitions = (
-        broker.topics.every_partition_of(topic)
-        if reset.partition is UNSET
-        else [broker.topics.partition(topic, reset.partition)]
-    )
+    views = await view_partitions(broker, topic, None if reset.partition is UNSET else [reset.partition])
+    found: Mapping[PartitionId, int | None] = {}
+    if reset.timestamp is not UNSET:
+        found = await offsets_at_time(broker.reads, views, epoch_ms(reset.timestamp))
     query = []
-    for partition in partitions:
-        start, end = partition.start_offset, partition.high_watermark
+    for view in views:
+        start, end = view.bounds.start_offset, view.bounds.high_watermark
         if reset.to is not UNSET:
             offset = start if reset.to is Place.EARLIEST else end
         elif reset.offset is not UNSET:
             offset = reset.offset
             if not start <= offset <= end:
-                raise OffsetOutOfRange(
-                    f"offset {offset} is outside of {start} to {end} of {partition.identity}"
-                )
+                raise OffsetOutOfRange(f"offset {offset} is outside of {start} to {end} of {view.identity}")
         else:
-            assert reset.timestamp is not UNSET
-            found = await offset_at_time(broker, partition, epoch_ms(reset.timestamp))
-            offset = end if found is None else found
-        query.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
+            at_time = found[view.place]
+            offset = end if at_time is None else at_time
+        query.append(OffsetToCommit(topic=topic, partition=view.identity.partition, offset=offset))
     return query
 
 
@@ -255,7 +257,7 @@ def unknown_partitions(broker: Broker, query: Iterable[OffsetToCommit]) -> list[
     """Return errors for unknown partitions."""
     return [
         None
-        if broker.topics.find(each.topic.encode(), each.partition) is not None
+        if broker.topics.exists(each.topic.encode(), each.partition)
         else UnknownTopic(f"unknown partition {each.partition} of topic {each.topic!r}")
         for each in query
     ]
@@ -284,15 +286,14 @@ def offset_results(
     )
 
 
-def _shown(broker: Broker, committed: FetchedOffset) -> GroupOffset:
-    partition = broker.topics.find(committed.topic.encode(), committed.partition)
+def _shown(committed: FetchedOffset, bounds: Bounds | None) -> GroupOffset:
     return GroupOffset(
         topic=committed.topic,
         partition=committed.partition,
         offset=committed.offset,
         metadata=committed.metadata,
-        end_offset=None if partition is None else partition.high_watermark,
-        lag=None if partition is None else max(partition.high_watermark - committed.offset, 0),
+        end_offset=None if bounds is None else bounds.high_watermark,
+        lag=None if bounds is None else max(bounds.high_watermark - committed.offset, 0),
     )
 
 

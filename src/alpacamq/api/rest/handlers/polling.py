@@ -21,13 +21,14 @@ from alpacamq.api.rest.message_json import (
 from alpacamq.api.rest.parameters import MemberText, OfGroup, ReasonText, TopicText, WaitMs
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
+    PartitionView,
     SkippedBatch,
+    known_bounds,
     read_fairly,
-    waiting_for_records,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.queue.service import Receipted
+from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.coordinator.consumer.messages import ConsumerMemberDescription
 from alpacamq.coordinator.messages import FetchOffsetsReply, FetchOffsetsRequest, OffsetToCommit
@@ -89,6 +90,8 @@ def _places(cursor: str) -> Iterator[tuple[TopicPartition, int]]:
 
 
 MAX_BYTES = 16 << 20
+# How soon to look again for partitions whose leaders do not answer.
+UNAVAILABLE_MS = 500
 
 
 class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,14 +196,20 @@ class _MemberPolling:
         deadline = loop.time() + query.wait_ms / 1000
         while True:
             membership = await send_heartbeat(self._broker, query.group, known)
-            partitions = self._partitions(membership.assigned)
-            with waiting_for_records(partitions.values()) as waiter:
-                messages = await self._read(membership, partitions)
-                left_seconds = deadline - loop.time()
-                if messages or self._skipped or left_seconds <= 0:
-                    return self._answer(membership, messages)
-                interval_seconds = membership.heartbeat_interval_ms / 1000
-                await waiter.wait(min(left_seconds, interval_seconds))
+            views = await self._views(membership.assigned)
+            messages = await self._read(membership, views)
+            left_ms = int((deadline - loop.time()) * 1000)
+            if messages or self._skipped or left_ms <= 0:
+                return self._answer(membership, messages)
+            positions = {
+                view.place: self._positions[identity]
+                for identity, view in views.items()
+                if identity in self._positions
+            }
+            wait_ms = min(left_ms, membership.heartbeat_interval_ms)
+            if len(views) < len(membership.assigned):
+                wait_ms = min(wait_ms, UNAVAILABLE_MS)
+            await self._broker.reads.wait(positions, wait_ms, committed=True)
             known = await member(self._broker, query.group, self._member_id)
 
     async def _commit(self, known: ConsumerMemberDescription) -> None:
@@ -216,26 +225,29 @@ class _MemberPolling:
             member_epoch=known.member_epoch,
         )
 
-    def _partitions(self, assigned: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
-        find = self._broker.topics.find
-        found = ((each, find(each.topic.encode(), each.partition)) for each in assigned)
-        return {identity: partition for identity, partition in found if partition is not None}
+    async def _views(self, assigned: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionView]:
+        """Return the partitions of a member that exist and can be read now."""
+        topics = self._broker.topics
+        return {
+            identity: PartitionView(identity, topics.place(*identity), bounds)
+            for identity, bounds in (await known_bounds(self._broker, assigned)).items()
+        }
 
     async def _read(
-        self, membership: Membership, partitions: Mapping[TopicPartition, Partition]
+        self, membership: Membership, views: Mapping[TopicPartition, PartitionView]
     ) -> list[TopicMessage]:
         query = self._wanted
-        await self._find_positions(membership, partitions)
+        await self._find_positions(membership, views)
         readings = {
             identity: PartitionReading(
-                self._backend,
-                partition,
-                self._in_range(partition, self._positions[identity]),
+                self._broker.reads,
+                view,
+                self._in_range(view.bounds, self._positions[identity]),
                 INT64_MAX,
                 committed=True,
                 reader=Origin(ClientApi.HTTP, self._member_id, query.group),
             )
-            for identity, partition in partitions.items()
+            for identity, view in views.items()
             if identity in self._positions
         }
         found = await read_fairly(list(readings.values()), query.max, query.max_bytes)
@@ -243,15 +255,15 @@ class _MemberPolling:
             self._positions[identity] = reading.next_offset
             self._skipped += reading.skipped
         return [
-            topic_message(reading.partition.identity.topic, reading.index, record, query.values)
+            topic_message(reading.identity.topic, reading.index, record, query.values)
             for reading, record in found
         ]
 
     async def _find_positions(
-        self, membership: Membership, partitions: Mapping[TopicPartition, Partition]
+        self, membership: Membership, views: Mapping[TopicPartition, PartitionView]
     ) -> None:
         """Add the committed offsets of partitions that the cursor does not contain."""
-        missing = tuple(each for each in partitions if each not in self._positions)
+        missing = tuple(each for each in views if each not in self._positions)
         if not missing:
             return
         request = FetchOffsetsRequest(
@@ -265,18 +277,21 @@ class _MemberPolling:
         for identity, committed in zip(missing, reply.offsets, strict=True):
             if committed.error is None:  # else a transaction that commits the offset is open; retried later
                 offset = committed.offset
-                self._positions[identity] = offset if offset >= 0 else self._start(partitions[identity])
+                self._positions[identity] = offset if offset >= 0 else self._start(views[identity].bounds)
 
-    def _in_range(self, partition: Partition, offset: int) -> int:
-        """Return the offset, or the start position if the log no longer contains it."""
-        if partition.start_offset <= offset <= partition.high_watermark:
+    def _in_range(self, bounds: Bounds, offset: int) -> int:
+        """Return the offset, or the start position if the log no longer contains it.
+
+        A new leader may not know yet that everything up to the offset is committed.
+        """
+        if bounds.start_offset <= offset <= bounds.end_offset:
             return offset
-        return self._start(partition)
+        return self._start(bounds)
 
-    def _start(self, partition: Partition) -> int:
+    def _start(self, bounds: Bounds) -> int:
         if self._wanted.start is Start.LATEST:
-            return partition.last_stable_offset
-        return partition.start_offset
+            return bounds.last_stable_offset
+        return bounds.start_offset
 
     def _answer(self, membership: Membership, messages: list[TopicMessage]) -> MemberPoll:
         answer = membership_answer(self._backend, self._wanted.group, membership)

@@ -1,28 +1,30 @@
 """Reads topics as logs, by offset or timestamp, from one partition or all; searches messages by key."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.message_json import Base64Bytes, StoredMessage, Values, stored_message
 from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, Timestamp, WaitMs, epoch_ms
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
+    PartitionView,
     SkippedBatch,
-    offset_at_time,
+    offsets_at_time,
     read_fairly,
     read_or_wait,
     skipped_of,
+    view_partitions,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
 from alpacamq.telemetry.tracing import ClientApi
@@ -121,14 +123,11 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
-    backend, query = call.backend, call.parameters
-    reader = Origin(ClientApi.HTTP, call.request.peer)
-    partition = backend.broker.topics.partition(query.topic, query.partition)
+    broker, query = call.backend.broker, call.parameters
+    views = await view_partitions(broker, query.topic, [query.partition])
     _check_one_start(query, "offset")
-    offset = query.offset
-    if offset is UNSET:
-        offset = await _first_offset(backend, partition, query)
-    reading = await _reading(backend, partition, offset, query, reader)
+    offsets = None if query.offset is UNSET else {query.partition: query.offset}
+    (reading,) = readings = await _readings(call, views, query, offsets)
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
@@ -136,33 +135,24 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
         messages.extend(stored_message(reading.index, record, query.values) for record in page.records)
         return bool(messages or reading.skipped)
 
-    await read_or_wait(read, [partition], query.wait_ms)
+    await read_or_wait(broker.reads, read, readings, query.wait_ms, committed=_is_committed(query))
     return PartitionMessages(
         topic=query.topic,
         partition=query.partition,
         messages=messages,
         next_offset=reading.next_offset,
         end_offset=reading.end_offset,
-        start_offset=partition.start_offset,
+        start_offset=reading.bounds.start_offset,
         skipped=skipped_of([reading]),
     )
 
 
 async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
-    backend, query = call.backend, call.parameters
+    broker, query = call.backend.broker, call.parameters
     _check_one_start(query, "offsets")
-    reader = Origin(ClientApi.HTTP, call.request.peer)
-    topics = backend.broker.topics
-    if query.offsets is UNSET:
-        readings = [
-            await _reading(backend, each, await _first_offset(backend, each, query), query, reader)
-            for each in backend.broker.topics.every_partition_of(query.topic)
-        ]
-    else:
-        readings = [
-            await _reading(backend, topics.partition(query.topic, index), offset, query, reader)
-            for index, offset in places(query.offsets).items()
-        ]
+    offsets = None if query.offsets is UNSET else places(query.offsets)
+    views = await view_partitions(broker, query.topic, offsets)
+    readings = await _readings(call, views, query, offsets)
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
@@ -170,7 +160,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
         messages.extend(stored_message(part.index, record, query.values) for part, record in found)
         return bool(messages) or any(each.skipped for each in readings)
 
-    await read_or_wait(read, [each.partition for each in readings], query.wait_ms)
+    await read_or_wait(broker.reads, read, readings, query.wait_ms, committed=_is_committed(query))
     return TopicMessages(
         topic=query.topic,
         messages=messages,
@@ -180,25 +170,52 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     )
 
 
-async def _reading(
-    backend: Backend, partition: Partition, offset: int, query: PartitionPlace | TopicPlace, reader: Origin
-) -> PartitionReading:
-    before_offset = INT64_MAX
+def _is_committed(query: PartitionPlace | TopicPlace) -> bool:
+    return query.isolation is Isolation.READ_COMMITTED
+
+
+async def _readings(
+    call: Call[Any, Nothing],
+    views: Sequence[PartitionView],
+    query: PartitionPlace | TopicPlace,
+    offsets: Mapping[int, int] | None,
+) -> list[PartitionReading]:
+    """Return the positions of a request: at `offsets` by partition, or where its start position is."""
+    reads = call.backend.broker.reads
+    committed = _is_committed(query)
+    if offsets is None:
+        offsets = await _first_offsets(reads, views, query)
+    ends: Mapping[PartitionId, int | None] = {}
     if query.until is not UNSET:
-        found = await offset_at_time(backend.broker, partition, epoch_ms(query.until))
-        before_offset = INT64_MAX if found is None else found
-    committed = query.isolation is Isolation.READ_COMMITTED
-    return PartitionReading(backend, partition, offset, before_offset, committed=committed, reader=reader)
+        ends = await offsets_at_time(reads, views, epoch_ms(query.until))
+    return [
+        PartitionReading(
+            reads,
+            view,
+            offsets[view.place.partition],
+            INT64_MAX if (end := ends.get(view.place)) is None else end,
+            committed=committed,
+            reader=Origin(ClientApi.HTTP, call.request.peer),
+        )
+        for view in views
+    ]
 
 
-async def _first_offset(backend: Backend, partition: Partition, query: PartitionPlace | TopicPlace) -> int:
+async def _first_offsets(
+    reads: RemoteReads, views: Sequence[PartitionView], query: PartitionPlace | TopicPlace
+) -> dict[int, int]:
     if query.timestamp is not UNSET:
-        found = await offset_at_time(backend.broker, partition, epoch_ms(query.timestamp))
-        return partition.high_watermark if found is None else found
+        found = await offsets_at_time(reads, views, epoch_ms(query.timestamp))
+        return {
+            view.place.partition: view.bounds.high_watermark
+            if (offset := found[view.place]) is None
+            else offset
+            for view in views
+        }
     if query.start is Start.LATEST:
-        committed = query.isolation is Isolation.READ_COMMITTED
-        return partition.last_stable_offset if committed else partition.high_watermark
-    return partition.start_offset
+        committed = _is_committed(query)
+        return {each.place.partition: each.bounds.readable_end(committed=committed) for each in views}
+    return {each.place.partition: each.bounds.start_offset for each in views}
 
 
 def _check_one_start(query: PartitionPlace | TopicPlace, by_offset: str) -> None:
@@ -248,17 +265,19 @@ class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
-    backend, query = call.backend, call.parameters
+    broker, query = call.backend.broker, call.parameters
     key = _key(query)
-    partitions = backend.broker.topics.every_partition_of(query.topic)
-    starts = {each.identity.partition: each.start_offset for each in partitions}
-    if query.offsets is not UNSET:
-        starts = dict(places(query.offsets))
+    offsets = None if query.offsets is UNSET else places(query.offsets)
+    views = await view_partitions(broker, query.topic, offsets)
     readings = [
         PartitionReading(
-            backend, backend.broker.topics.partition(query.topic, index), offset, INT64_MAX, committed=True
+            broker.reads,
+            view,
+            view.bounds.start_offset if offsets is None else offsets[view.place.partition],
+            INT64_MAX,
+            committed=True,
         )
-        for index, offset in starts.items()
+        for view in views
     ]
     messages: list[StoredMessage] = []
     looked_at = size_bytes = 0

@@ -38,6 +38,7 @@ from alpacamq.model.errors import (
     UnknownMember,
     UnknownTopic,
 )
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
 from .offsets import (
@@ -219,9 +220,11 @@ async def publish(call: Call[Nothing, TransactionalMessages]) -> PublishedMessag
 
 async def add_partition(call: Call[Nothing, AddedPartition]) -> TransactionAnswer:
     broker, body = call.backend.broker, call.body
-    partition = broker.topics.partition(body.topic, body.partition)
+    if not broker.topics.exists(body.topic.encode(), body.partition):
+        raise broker.topics.absence(body.topic.encode(), body.partition)
+    partition = TopicPartition(TopicName(body.topic), body.partition)
     request = AddPartitions(
-        transactional_id=body.transactional_id, producer=body.identity, partitions=(partition.identity,)
+        transactional_id=body.transactional_id, producer=body.identity, partitions=(partition,)
     )
     await broker.transactions.ask(request)
     return transaction_answer(await current_transaction(broker, body.transactional_id, body.identity))
@@ -234,7 +237,7 @@ async def add_offsets(call: Call[Nothing, TransactionalOffsets]) -> OffsetResult
         producer=body.identity,
         partitions=(await broker.groups.offsets_partition(body.group),),
     )
-    await broker.transactions.ask(joining)
+    added = await broker.transactions.ask(joining)
     query = to_commit(body.offsets)
     unknown = unknown_partitions(broker, query)
     request = TxnCommitRequest(
@@ -244,6 +247,7 @@ async def add_offsets(call: Call[Nothing, TransactionalOffsets]) -> OffsetResult
         offsets=tuple(each for each, error in zip(query, unknown, strict=True) if error is None),
         member_id="" if body.member_id is UNSET else body.member_id,
         generation=NO_GENERATION if body.member_epoch is UNSET else body.member_epoch,
+        number=added.number,
     )
     results: PartitionResults = await broker.groups.ask(request)
     return offset_results(query, unknown, results)
@@ -311,7 +315,9 @@ async def list_transactions(call: Call[TransactionsQuery, Nothing]) -> Transacti
     request = ListTransactions(
         states=frozenset() if query.state is UNSET else frozenset({TransactionState(query.state.value)}),
         producer_ids=frozenset() if query.producer_id is UNSET else frozenset({query.producer_id}),
-        id_matches=None if query.transactional_id is UNSET else query.transactional_id.__eq__,
+        transactional_ids=frozenset()
+        if query.transactional_id is UNSET
+        else frozenset({query.transactional_id}),
     )
     found = sorted(
         (

@@ -1,0 +1,94 @@
+"""Operations on the cluster that take several commands to the controller."""
+
+import asyncio
+from collections.abc import Sequence
+
+from alpacamq.cluster.commands import (
+    MAX_NAMED_PARTITIONS,
+    ElectionKind,
+    ElectLeaders,
+    NamedPartition,
+    PartitionResult,
+    Reassign,
+    Reassignment,
+    RemoveVoter,
+    UnregisterBroker,
+)
+from alpacamq.model.errors import InvalidRequest, NotController, RequestTimedOut, UnknownBroker
+from alpacamq.model.ids import BrokerId
+
+from .metadata.metadata import Metadata
+
+# How often to look whether a vote was removed, where the reply was lost with the controller that gave it up.
+_LOOKS = 100
+_PAUSE_SECONDS = 0.1
+
+
+async def elect(
+    metadata: Metadata, kind: ElectionKind, partitions: Sequence[NamedPartition]
+) -> list[PartitionResult]:
+    """Elect leaders of these partitions; return the results in their order."""
+    results: list[PartitionResult] = []
+    for first in range(0, len(partitions), MAX_NAMED_PARTITIONS):
+        some = tuple(partitions[first : first + MAX_NAMED_PARTITIONS])
+        results += (await metadata.ask(ElectLeaders(kind=kind, partitions=some))).results
+    return results
+
+
+async def elect_all(metadata: Metadata, kind: ElectionKind) -> list[PartitionResult]:
+    """Elect leaders of all partitions that need it."""
+    results: list[PartitionResult] = []
+    while True:
+        some = (await metadata.ask(ElectLeaders(kind=kind))).results
+        results += (each for each in some if each.failure is None)
+        if len(some) < MAX_NAMED_PARTITIONS or some[-1].failure is not None:
+            # Those that cannot have it come last.
+            results += (each for each in some if each.failure is not None)
+            return results
+
+
+async def reassign(metadata: Metadata, reassignments: Sequence[Reassignment]) -> list[PartitionResult]:
+    """Begin or cancel reassignments; return the results in their order."""
+    results: list[PartitionResult] = []
+    for first in range(0, len(reassignments), MAX_NAMED_PARTITIONS):
+        some = tuple(reassignments[first : first + MAX_NAMED_PARTITIONS])
+        results += (await metadata.ask(Reassign(reassignments=some))).results
+    return results
+
+
+async def remove_node(metadata: Metadata, node_id: BrokerId, *, is_forced: bool = False) -> None:
+    """Give up the vote of a node and unregister its broker. It is drained and stopped before.
+
+    With `is_forced` it may still have replicas, as long as none of them is the only complete one: for a node
+    that is lost, where no other can take its replicas.
+    """
+    image = metadata.image
+    broker = image.brokers.get(node_id)
+    is_voter = any(voter.id == node_id for voter in metadata.quorum.voters)
+    if broker is None and not is_voter:
+        raise UnknownBroker(f"no node has the id {node_id}")
+    if broker is not None:
+        replicas = len(image.replicas_on(node_id))
+        if replicas and not is_forced:
+            raise InvalidRequest(f"node {node_id} has {replicas} replicas; drain it first")
+        if broker.is_running and not broker.is_leaving:
+            # As a running node it would get its vote back.
+            raise InvalidRequest(f"node {node_id} is running; drain it first")
+    if is_voter:
+        await remove_vote(metadata, node_id)
+    if broker is not None:
+        await metadata.ask(UnregisterBroker(broker_id=node_id))
+
+
+async def remove_vote(metadata: Metadata, node_id: BrokerId) -> None:
+    """Remove the vote of a node, also if that is the controller."""
+    voter = next(each for each in metadata.quorum.voters if each.id == node_id)
+    try:
+        await metadata.ask(RemoveVoter(node_id=node_id, directory_id=voter.directory))
+    except (NotController, RequestTimedOut):
+        # The controller resigns when it has given up its vote.
+        for _ in range(_LOOKS):
+            if voter not in metadata.quorum.voters and metadata.controller_id is not None:
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise

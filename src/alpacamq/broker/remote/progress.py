@@ -1,0 +1,106 @@
+"""Asks the leader of a partition how far a producer of the brokers has come there.
+
+For producers whose batches are built again after a failover, maybe with other boundaries: what their leader
+has must not be appended again, and what it only seems to have must not be forgotten.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.peers.handshake import Peer
+from alpacamq.broker.peers.link import Peers
+from alpacamq.broker.topics import Topics
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import NotLeader, RequestTimedOut
+from alpacamq.model.ids import BrokerId, TopicId
+from alpacamq.model.state_machine import Request
+
+TIMEOUT_MS = 5_000
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """The sequence of the last record that a producer has appended; None if the leader knows of none."""
+
+    last_sequence: int | None
+
+
+class ProducerProgress(Request[Progress], frozen=True, kw_only=True, tag="producer-progress"):
+    """Return how far a producer has come, once that is committed; with `is_on_disk`, once it is flushed."""
+
+    topic: TopicId
+    partition: int
+    producer_id: int
+    is_on_disk: bool = False
+
+
+VALUES: tuple[type[msgspec.Struct], ...] = (ProducerProgress,)
+
+
+class RemoteProgress:
+    """The progress of producers in any partition of the cluster."""
+
+    def __init__(self, topics: Topics, peers: Peers | None) -> None:
+        self._topics = topics
+        self._peers = peers
+
+    @property
+    def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
+        """The calls that this broker answers."""
+        return {ProducerProgress: self._on_progress}
+
+    async def last_sequence(
+        self, place: PartitionId, producer_id: int, *, is_on_disk: bool = False
+    ) -> int | None:
+        """Return the last sequence of a producer, once it is committed. Raises why that is not known now."""
+        request = ProducerProgress(
+            topic=place.topic_id,
+            partition=place.partition,
+            producer_id=producer_id,
+            is_on_disk=is_on_disk,
+        )
+        key = place.topic_id.bytes
+        if (partition := self._topics.find(key, place.partition)) is not None:
+            return (await self._progress(partition, request)).last_sequence
+        error = self._topics.absence(key, place.partition)
+        if not isinstance(error, NotLeader) or error.leader is None or self._peers is None:
+            raise error
+        reply = await self._peers.call(BrokerId(error.leader), request, TIMEOUT_MS)
+        return reply.last_sequence
+
+    async def _on_progress(self, request: ProducerProgress, _peer: Peer) -> Progress:
+        partition = self._topics.find(request.topic.bytes, request.partition)
+        if partition is None:
+            raise self._topics.absence(request.topic.bytes, request.partition)
+        return await self._progress(partition, request)
+
+    async def _progress(self, partition: Partition, request: ProducerProgress) -> Progress:
+        last = partition.log.producers.last_sequence(request.producer_id)
+        if last is not None:
+            try:
+                async with asyncio.timeout(TIMEOUT_MS / 1000):
+                    await _until_committed(partition, partition.log.end_offset)
+                    if request.is_on_disk:
+                        await partition.flush_to(partition.log.end_offset)
+            except TimeoutError:
+                raise RequestTimedOut(f"{partition.identity}: its last records are not committed") from None
+        return Progress(last)
+
+
+async def _until_committed(partition: Partition, end_offset: int) -> None:
+    """Return once the high watermark has reached an offset. Raises NotLeader if leading ends first."""
+    epoch = partition.leader_epoch
+    advanced = asyncio.Event()
+    watch = object()
+    partition.watch(watch, lambda _: advanced.set())
+    try:
+        while partition.high_watermark < end_offset:
+            await advanced.wait()
+            advanced.clear()
+            if not partition.is_leading or partition.leader_epoch != epoch:
+                raise NotLeader(f"{partition.identity} has another leader now")
+    finally:
+        partition.unwatch(watch)

@@ -1,0 +1,164 @@
+"""Appends to partitions that other brokers lead, in a cluster of three."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.publishing import Message, Published, Result
+from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.broker.remote.appends import Placed
+from alpacamq.model.errors import AlpacaError, InvalidTimestamp, UnknownTopic, UnknownTopicId
+from alpacamq.model.records import Record, write_batch
+
+from .three_brokers import ThreeBrokers, three_brokers
+
+
+def batch(*values: bytes) -> bytearray:
+    return write_batch([Record(delta, 1, None, value, ()) for delta, value in enumerate(values)])
+
+
+async def stored(cluster: ThreeBrokers, topic: str, index: int = 0) -> list[bytes | None]:
+    """Return everything that consumers can read of a partition."""
+    partition = await cluster.led(topic, index)
+    reader = RecordReader(cluster.any.work_threads, 1 << 30)
+    limits = Limits(records=1000, size_bytes=1 << 20, before_offset=1 << 40)
+    found: list[bytes | None] = []
+    offset = 0
+    while offset < partition.high_watermark:
+        page = await reader.read(partition, offset, limits, committed=True)
+        found += [record.value for record in page.records]
+        offset = page.next_offset
+    return found
+
+
+def offsets(results: Sequence[Result]) -> list[tuple[int, int | None]]:
+    return [(each.partition, each.offset) for each in results if isinstance(each, Published)]
+
+
+async def test_a_broker_appends_to_partitions_of_others(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=3, replication_factor=1)
+        assert {cluster.leader_id("orders", index) for index in range(3)} == {1, 2, 3}
+        for number, broker in cluster.brokers.items():
+            placed = [
+                await broker.appends.append(topic.id, index, batch(b"%d" % number)) for index in range(3)
+            ]
+            assert [each.base_offset for each in placed] == [number - 1] * 3
+        for index in range(3):
+            assert await stored(cluster, "orders", index) == [b"1", b"2", b"3"]
+
+
+async def test_batches_of_one_broker_stay_in_order(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        placed = await asyncio.gather(
+            *(broker.appends.append(topic.id, 0, batch(b"%d" % number)) for number in range(100))
+        )
+        assert [each.base_offset for each in placed] == list(range(100))
+        assert await stored(cluster, "orders") == [b"%d" % number for number in range(100)]
+
+
+async def test_a_call_that_lost_its_connection_is_repeated_and_appends_once(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+
+        async def lose_connections() -> None:
+            for _ in range(20):
+                cluster.wires.lose(broker.settings.node_id, cluster.leader_id("orders"))
+                await asyncio.sleep(0.01)
+
+        losing = asyncio.create_task(lose_connections())
+        placed: list[Placed] = []
+        while not losing.done():
+            placed.append(await broker.appends.append(topic.id, 0, batch(b"%d" % len(placed))))
+        await losing
+        assert [each.base_offset for each in placed] == list(range(len(placed)))
+        assert await stored(cluster, "orders") == [b"%d" % number for number in range(len(placed))]
+
+
+async def test_a_batch_is_appended_once_though_leadership_moves(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        appending = [
+            asyncio.create_task(broker.appends.append(topic.id, 0, batch(b"%d" % number)))
+            for number in range(50)
+        ]
+        await appending[5]
+        await cluster.kill(cluster.leader_id("orders"))
+        appending += [
+            asyncio.create_task(broker.appends.append(topic.id, 0, batch(b"%d" % number)))
+            for number in range(50, 100)
+        ]
+        await asyncio.gather(*appending)
+        assert await stored(cluster, "orders") == [b"%d" % number for number in range(100)]
+
+
+async def test_a_refused_batch_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+    """It is too large for any call, and its sequence is missing at the leader."""
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1, overrides={"max.message.bytes": "1000"})
+        broker = cluster.follower_of("orders")
+        submitted = [
+            broker.appends.append(topic.id, 0, batch(value)) for value in (b"a", b"b" * 70_000_000, b"c")
+        ]
+        first, too_large, last = await asyncio.gather(*submitted, return_exceptions=True)
+        assert isinstance(first, Placed)
+        assert isinstance(too_large, AlpacaError)
+        assert isinstance(last, Placed)
+        assert await stored(cluster, "orders") == [b"a", b"c"]
+
+
+async def test_the_outcome_is_unknown_when_no_leader_answers_in_time(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1, replication_factor=1)
+        broker = cluster.follower_of("orders")
+        await broker.appends.append(topic.id, 0, batch(b"a"))
+        await cluster.kill(cluster.leader_id("orders"))
+        with pytest.raises(AlpacaError):
+            await broker.appends.append(topic.id, 0, batch(b"b"), timeout_ms=300)
+
+
+async def test_a_deleted_topic_is_an_error_at_once(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        await broker.topics.delete("orders")
+        with pytest.raises((UnknownTopic, UnknownTopicId)):
+            await broker.appends.append(topic.id, 0, batch(b"a"))
+
+
+async def publish_through_each(cluster: ThreeBrokers, topic: str, partitions: int) -> list[list[Result]]:
+    messages = [Message(value=b"x", partition=index) for index in range(partitions)]
+    return [await broker.publisher.publish(topic, messages) for broker in cluster.brokers.values()]
+
+
+async def test_messages_are_published_through_any_broker(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=3, replication_factor=1)
+        found = await publish_through_each(cluster, "orders", 3)
+        assert [offsets(each) for each in found] == [
+            [(index, turn) for index in range(3)] for turn in range(3)
+        ]
+
+
+async def test_a_message_that_its_topic_refuses_is_refused_by_any_broker(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1, overrides={"message.timestamp.before.max.ms": "1000"})
+        for broker in cluster.brokers.values():
+            (result,) = await broker.publisher.publish("orders", [Message(value=b"x", timestamp_ms=1)])
+            assert isinstance(result, InvalidTimestamp)
+
+
+async def test_a_topic_is_created_by_the_first_message_to_any_broker(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        publishers: list[Broker] = list(cluster.brokers.values())
+        results = await asyncio.gather(
+            *(broker.publisher.publish("new", [Message(value=b"x", partition=0)]) for broker in publishers)
+        )
+        assert sorted(offsets(each)[0] for each in results) == [(0, 0), (0, 1), (0, 2)]

@@ -1,0 +1,1 @@
+"""Faults against three real nodes under load, and a checker of what clients were promised."""

@@ -1,0 +1,154 @@
+"""Three nodes as processes, on networks and disks that can fail."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from alpacamq.log.data_directory import RUNNING
+from tests.integration.nodes import Node, Nodes, free_ports
+from tests.powercut.disk import MountOptions, PowerCutDisk
+from tests.waiting import eventually
+
+from .network import Network
+
+SECRET = "the secret of the nodes of a chaos run"  # noqa: S105
+RECOVER_S = 90.0
+DISK_MIB = 768
+FILLER = "filler"
+
+
+class ChaosNodes(Nodes):
+    """The nodes of a run, and what they run on."""
+
+    def __init__(
+        self, root: Path, network: Network | None, disks: dict[int, PowerCutDisk], count: int = 3
+    ) -> None:
+        self.network = network
+        self.disks = disks
+        secret = root / "secret"
+        secret.write_text(SECRET)
+        settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n'
+        ports = free_ports(4 * count)
+        groups = {number: ports[4 * number - 4 : 4 * number] for number in range(1, count + 1)}
+        hosts = {number: network.address(number) if network else "127.0.0.1" for number in groups}
+        self.listed = ",".join(f"{number}@{hosts[number]}:{each[3]}" for number, each in groups.items())
+        self.by_id = {
+            number: Node(
+                root,
+                number,
+                each,
+                self.listed,
+                host=hosts[number],
+                settings=settings,
+                data=disks[number].path / "data" if number in disks else None,
+                launcher=network.launcher(number) if network else (),
+            )
+            for number, each in groups.items()
+        }
+        self._admin: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.kafka, "log_level": 0})
+        return self._admin
+
+    def create(self, topic: str, partitions: int, factor: int = 3, **config: str) -> None:
+        """Create a topic, and wait until all its replicas are in sync."""
+        new = NewTopic(topic, partitions, factor, config=config)
+        self.admin.create_topics([new])[topic].result(30)
+        self.wait_until_in_sync(topic)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Return the leader of each partition, as one of the nodes sees it; empty if none answers."""
+        try:
+            found = self.admin.list_topics(topic, timeout=5).topics[topic]
+        except KafkaException:
+            return {}
+        return {index: each.leader for index, each in found.partitions.items()}
+
+    def wait_until_in_sync(self, topic: str) -> float:
+        """Wait until all replicas of a topic are in sync; return how long that took."""
+        begun = time.monotonic()
+
+        # A node that was cut off may have an old view: all have to agree.
+        admins = [AdminClient({"bootstrap.servers": node.kafka, "log_level": 0}) for node in self]
+
+        def in_sync(admin: AdminClient) -> bool:
+            try:
+                partitions = admin.list_topics(topic, timeout=5).topics[topic].partitions.values()
+            except KafkaException:
+                return False
+            return bool(partitions) and all(
+                each.leader > 0 and sorted(each.isrs) == sorted(each.replicas) for each in partitions
+            )
+
+        eventually(lambda: all(map(in_sync, admins)), within_s=RECOVER_S, what=f"{topic} in sync")
+        return time.monotonic() - begun
+
+    def restart(self, *node_ids: int) -> None:
+        """Start nodes that have ended, and wait until they serve."""
+        starts = {number: len(self.by_id[number].events("ready")) for number in node_ids}
+        for number in node_ids:
+            self.by_id[number].start()
+        for number in node_ids:
+            self.by_id[number].wait_until_ready(starts[number] + 1)
+
+    def fill_disk(self, node_id: int) -> None:
+        """Leave no room on a node's disk."""
+        filler = self.disks[node_id].path / FILLER
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 20))
+        # The rest, in small pieces.
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+
+    def empty_disk(self, node_id: int) -> None:
+        (self.disks[node_id].path / FILLER).unlink(missing_ok=True)
+
+    def reboot(self, node_id: int) -> None:
+        """Mount the disk of a node whose power was cut, as after a boot."""
+        disk = self.disks[node_id]
+        disk.unmount()
+        disk.mount()
+        if (running := self.by_id[node_id].data / RUNNING).exists():
+            running.write_text("an earlier boot\n")
+
+
+@contextmanager
+def chaos_nodes(root: Path, *, with_network: bool, with_disks: bool, count: int = 3) -> Iterator[ChaosNodes]:
+    """Yield running nodes; what they run on is removed afterwards."""
+    with ExitStack() as stack:
+        network = None
+        if with_network:
+            network = Network(count)
+            stack.callback(network.remove)
+            network.build()
+        disks: dict[int, PowerCutDisk] = {}
+        for number in range(1, count + 1) if with_disks else ():
+            place = root / f"disk-{number}"
+            place.mkdir()
+            disks[number] = PowerCutDisk(place, MountOptions("synced", "commit=600"), size_mib=DISK_MIB)
+            stack.callback(_remove, disks[number])
+            disks[number].mount()
+        nodes = ChaosNodes(root, network, disks, count)
+        stack.callback(_end, nodes)
+        nodes.start()
+        yield nodes
+
+
+def _end(nodes: ChaosNodes) -> None:
+    for node in nodes:
+        node.end()
+
+
+def _remove(disk: PowerCutDisk) -> None:
+    with suppress(subprocess.CalledProcessError):
+        disk.remove()
