@@ -102,7 +102,8 @@ async def test_a_message_is_delivered_unchanged_when_it_is_due(tmp_path: Path) -
 async def test_messages_are_delivered_in_order_of_due_time_and_share_batches(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
-        wanted = [(f"{number}".encode(), 200 - number % 3) for number in range(2500)]
+        # Far enough ahead that all are scheduled before the first is due, on a busy machine too.
+        wanted = [(f"{number}".encode(), 3000 - number % 3) for number in range(2500)]
         await schedule(broker, *wanted)
         await delivered(broker, [value for value, _ in sorted(wanted, key=lambda each: each[1])])
         assert broker.topics.partition("orders", 0).log.end_offset == 2500

@@ -33,7 +33,7 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
-from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
+from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
 from .groups import CoordinatorSettings, Groups
@@ -54,13 +54,17 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.fifo import FifoQueues
+from .remote.moves import MoveTargets
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .statemachine.host import Now
 from .statemachine.topic import HostResources
 from .topics import Topics
 from .tracing.delay import DelayTraces
@@ -221,6 +225,11 @@ class Broker:
         self._build()  # here: the image changes on the event loop
 
     @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        return self.registration.clock_ahead_ms
+
+    @property
     def cluster_id(self) -> str:
         return self._directory.cluster_id
 
@@ -237,7 +246,9 @@ class Broker:
             flushes=self._flushes,
             executor=self.work_threads,
             clock=self.clock,
+            is_damage_known=self.registration.is_damage_known,
         )
+        self.registration.damage_known = self.replication.damage_known
         if self.member is not None:
             self.replication.connect(self.member.peers)
         self.replicas = Replicas(
@@ -263,7 +274,10 @@ class Broker:
             self.topics, settings.node_id, None if self.member is None else self.member.peers
         )
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
         if self.member is not None:
             self.member.serve(self.reads.handlers)
@@ -276,11 +290,16 @@ class Broker:
             stats = None if self.metrics is None else self.metrics.forwarded
             shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
             self.member.serve(shards.handlers)
+        # The clock of due times: other brokers may have to deliver a message, or end a lease.
+        self.time: Clock = self.clock
+        steady_clock: Now = SteadyClock(self.clock)
+        if self.member is not None:
+            self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
-            clock=SteadyClock(self.clock),
+            clock=steady_clock,
             executor=self.work_threads,
             shards=shards,
         )
@@ -288,32 +307,39 @@ class Broker:
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = RemoteProgress(self.topics, peers)
         self.delays = Delays(
-            # Delayed messages are due by the wall clock.
-            replace(resources, clock=self.clock),
+            # Delayed messages are due by the wall clock, or by that of the cluster.
+            replace(resources, clock=self.time),
             self.producer_ids,
             self.appends,
             progress,
             settings.delays,
-            clock=self.clock,
+            clock=self.time,
             is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
         self.delayed_batches = DelayedBatches(
-            self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
+            self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
+        targets = MoveTargets(leaders, self.appends, self.reads)
+        views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
                 resources,
                 self.producer_ids,
                 settings.queues,
+                views,
+                targets,
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
+            self.reads,
+            peers,
         )
+        metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
             resources,
@@ -328,6 +354,7 @@ class Broker:
         if self.member is not None:
             self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
             self.member.serve(self.transactions.markers.handlers)
+            self.member.serve({**self.queues.handlers, **targets.handlers})
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -338,14 +365,10 @@ class Broker:
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
-        self.fifo = FifoPublisher(
-            self.topics,
-            self.publisher,
-            self.delays,
-            clock=self.clock,
-            executor=self.work_threads,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-        )
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        self.fifo = FifoQueues(self.topics, fifo, leaders)
+        if self.member is not None:
+            self.member.serve(self.fifo.handlers)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -353,7 +376,7 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
@@ -476,13 +499,7 @@ class Broker:
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
-        partitions = self.topics.partitions_of(queue.topic)
-        ends = {
-            index: offset
-            for index, offset in offsets.items()
-            if index < len(partitions) and offset >= partitions[index].last_stable_offset
-        }
-        await self.queues.reset(queue, offsets)
+        ends = await self.queues.reset(queue, offsets)
         if queue.group == BUILT_IN_GROUP:
             await self.fifo.forget(queue.topic, ends)
 
@@ -553,6 +570,7 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )

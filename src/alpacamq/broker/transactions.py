@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from alpacamq.coordinator.transactions.transaction import (
+    AbortIn,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -109,6 +110,7 @@ class Transactions:
         """Flush a partition of another broker with `flush_elsewhere`."""
         self.markers = Markers(resources.topics, groups, clock, peers)
         self._flush_elsewhere = flush_elsewhere
+        self._is_alone = peers is None
         self._topics = resources.topics
         self._producer_ids = producer_ids
         self._settings = settings
@@ -137,11 +139,7 @@ class Transactions:
             tasks.create_task(self.hanging.run())
 
     async def ask(self, request: TransactionRequest[R]) -> R:
-        """Return the reply of a transactional id's coordinator on any broker, or raise it if it is an error.
-
-        If the id's last transaction is not complete, wait a short time and ask once more: clients that get
-        CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
-        """
+        """Return the reply of the coordinator on any broker, or raise it if it is an error."""
         return await self._machines.ask(request)
 
     async def ask_here(self, request: TransactionRequest[R]) -> R:
@@ -166,13 +164,16 @@ class Transactions:
         return await self.ask_here(request)
 
     async def _answer(self, host: StateMachineHost[TransactionCoordinator], request: Request[R]) -> R:
-        """Answer a request of any broker to a coordinator on this one."""
+        """Return the reply of a coordinator on this broker to a request of any broker.
+
+        If the id's last transaction is not complete, wait a short time and ask once more: clients that get
+        CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
+        """
         await self._producer_ids.replenish()  # the request may need one
         try:
             return await host.ask(request)
         except ConcurrentTransactions:
-            assert isinstance(request, TransactionRequest)
-            await self._await_markers(request.transactional_id)
+            await self._await_markers(request.routing_key)
         return await host.ask(request)
 
     async def coordinator_of(self, transactional_id: str) -> BrokerId:
@@ -203,8 +204,19 @@ class Transactions:
         return self._machines.failures()
 
     async def settled(self) -> None:
-        """Return once every coordinator is loaded, and its corrections after a power loss are on disk."""
+        """Return once no transaction can commit that this broker may have lost records of.
+
+        Every coordinator on this broker is loaded, and its corrections are on disk. Those of other brokers
+        have aborted what was open in partitions that are nowhere else.
+        """
         await self._machines.settled()
+        lost = frozenset(
+            partition.identity
+            for partition in self._topics.all_partitions()
+            if partition.is_leading and len(partition.replicas) == 1
+        )
+        if lost and self._machines.exists and not self._is_alone:
+            await self._machines.ask_all(AbortIn(partitions=lost))
 
     async def write_marker(
         self,

@@ -379,6 +379,11 @@ class PartitionLog:
             directory=self.directory, checkpoint=self._checkpoint, start_offset=self.start_offset
         )
 
+    @property
+    def dirty_bytes(self) -> int:
+        """The size of what is complete and was not compacted yet."""
+        return self._compactor.dirty_bytes
+
     def begin_compaction(
         self,
         now_ms: int,

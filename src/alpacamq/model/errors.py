@@ -145,6 +145,10 @@ class LeaderNotAvailable(AlpacaError):
     """No replica of the partition can lead it now; retry later."""
 
 
+class OffsetNotAvailable(AlpacaError):
+    """A new leader does not know yet up to where its log is committed; retry later."""
+
+
 class NotEnoughReplicas(AlpacaError):
     """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
 

@@ -63,6 +63,10 @@ LOOP_LAG = _histogram(
     "Delay with which the event loop wakes a sleeping task, measured continuously.",
 )
 LOOP_STALLS = _counter("alpacamq_event_loop_stalls_total", "Stalls of the event loop of 2 s or more.")
+CLOCK_AHEAD = _gauge(
+    "alpacamq_clock_ahead_seconds",
+    "How far the clock of the machine is ahead of cluster time; 0 without other brokers.",
+)
 FLUSH_SECONDS = _histogram("alpacamq_flush_seconds", "Duration of partition flushes (fsync).")
 FLUSH_FAILURES = _counter(
     "alpacamq_flush_failures_total",

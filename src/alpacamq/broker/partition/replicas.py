@@ -84,11 +84,12 @@ class Replicas:
             yield from list(partitions.values())
 
     def damaged(self) -> tuple[PartitionId, ...]:
-        """Return the replicas that may lack records which they had acknowledged."""
+        """Return the replicas that may lack records which they had acknowledged, and those being rebuilt."""
         return tuple(
             PartitionId(partition.topic_id, partition.identity.partition)
             for partition in self
             if partition.log.has_lost_data
+            or (partition.following is not None and partition.following.is_rebuilding)
         )
 
     def admit(self, partitions: Sequence[Partition]) -> None:

@@ -4,14 +4,18 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, progress, read_values, shards, status
+from . import appends, fifo, markers, moves, progress, read_values, redrives, shards, status, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *fifo.VALUES,
     *markers.VALUES,
+    *moves.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
+    *redrives.VALUES,
     *shards.VALUES,
     *status.STATUS_VALUES,
     *transactional_appends.VALUES,
+    *views.VALUES,
 )

@@ -47,6 +47,7 @@ SNAPSHOT_MS = 5 * 60_000
 # of the clock.
 SLICE_SECONDS = 0.0005
 _SLICE_ENTRIES = 32
+MAX_SLEEP_SECONDS = 5.0
 RELOAD_SECONDS = 1.0
 MAX_RELOAD_SECONDS = 60.0
 LOAD_SECONDS = 5.0
@@ -388,7 +389,8 @@ class StateMachineHost(Generic[M]):
         self._changed.clear()
         snapshot_due_ms = None if self._is_writing_snapshot else self._snapshot_due_ms
         due = [at_ms for at_ms in (self._wake_at_ms, snapshot_due_ms) if at_ms is not None]
-        seconds = max(min(due) - self._clock.now_ms(), 0) / 1000 if due else None
+        # The clock is that of the cluster, which may run faster than this machine's for a while.
+        seconds = min(max(min(due) - self._clock.now_ms(), 0) / 1000, MAX_SLEEP_SECONDS) if due else None
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

@@ -341,6 +341,18 @@ class FindOpen(Request[OpenTransactions], frozen=True, kw_only=True):
     producer_ids: frozenset[int]
 
 
+class Aborted(msgspec.Struct, frozen=True):
+    """The number of transactions that were aborted."""
+
+    count: int
+
+
+class AbortIn(Request[Aborted], frozen=True, kw_only=True):
+    """Abort the open transactions of partitions that have lost records; the reply follows the decision."""
+
+    partitions: frozenset[TopicPartition]
+
+
 class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):
     """Event: all partitions of a WriteMarkers have their marker. May be late or repeated."""
 

@@ -30,11 +30,17 @@ from alpacamq.coordinator.transactions.transaction import (
 )
 from alpacamq.model.errors import (
     AlpacaError,
+    CoordinatorLoading,
     InvalidGroupId,
     InvalidTransactionState,
+    NotCoordinator,
+    PeerFailed,
+    PeerUnavailable,
     ProducerFenced,
+    RequestTimedOut,
     StaleMemberEpoch,
     TransactionAbortable,
+    UnknownBroker,
 )
 from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic
@@ -249,6 +255,14 @@ async def _check_transaction(
 
     Returns the number of the transaction.
     """
+    try:
+        return await _confirmed(backend, request, call)
+    except (NotCoordinator, PeerFailed, PeerUnavailable, RequestTimedOut, UnknownBroker) as error:
+        # The coordinator of the transaction is another than that of the group, which the client has found.
+        raise CoordinatorLoading(f"the transaction could not be confirmed: {error}") from error
+
+
+async def _confirmed(backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call) -> int:
     transactions = backend.broker.transactions
     transactional_id = request.transactional_id
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
