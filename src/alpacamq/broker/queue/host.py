@@ -218,6 +218,7 @@ class QueueHost:
             check=self._check_loadable,
             answer=self._answer,
             requests=REQUESTS,
+            undo=self._undo,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._topics_at_start = dict(topics.image.topics)
@@ -413,6 +414,11 @@ class QueueHost:
                 loop.call_later(READ_AGAIN_SECONDS, self._watchers.wake, topic, index)
 
         self._backlog.read(read, deliver)
+
+    def _undo(self, request: Request[Any], reply: object) -> None:
+        """Release what another broker has leased for a client that no longer waits."""
+        if isinstance(request, ReceiveRequest) and isinstance(reply, ReceiveReply):
+            self.release(request.queue, reply.messages)
 
     def _release_late(self, queue: QueueId, reply: "asyncio.Future[ReceiveReply | AlpacaError]") -> None:
         if not reply.cancelled() and isinstance(answer := reply.result(), ReceiveReply):
