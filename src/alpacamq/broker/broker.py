@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -114,6 +115,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     member: MemberSettings | None = None  # None: a cluster of this node only
     # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
     stray_retention_ms: int = 600_000
+
+
+class StartStep(NamedTuple):
+    """What a broker that starts is doing, and the health check that it fails meanwhile."""
+
+    check: str
+    doing: str
+    detail: str
 
 
 class Broker:
@@ -227,6 +236,19 @@ class Broker:
         self.metadata.start()
         await self.registration.register()
         self._build()  # here: the image changes on the event loop
+
+    def start_step(self) -> StartStep:
+        """Return what a broker that does not serve yet waits for."""
+        if self.member is None or self._is_recovering():
+            return StartStep("recovery", "recovering", str(self.recovery))
+        if problems := self.member.bootstrap.problems:
+            return StartStep("cluster", "waiting for its cluster", "; ".join(each.text for each in problems))
+        if not self._is_built:
+            return StartStep("cluster", "joining its cluster", self.member.join_step())
+        return StartStep("cluster", "fenced", "until the controller knows that it has recovered")
+
+    def _is_recovering(self) -> bool:
+        return self._is_built and not self._is_recovered.is_set()
 
     @property
     def clock_ahead_ms(self) -> int:
