@@ -4,13 +4,16 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from contextlib import ExitStack
+from itertools import count, cycle
 from pathlib import Path
+from typing import Any
 
+import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq.model.topics import TRANSACTIONS_TOPIC
+from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.waiting import eventually
 
 from .nodes import Node, Nodes, running_nodes
@@ -53,7 +56,8 @@ class Till:
             )
             try:
                 producer.init_transactions(20)
-            except KafkaException:
+            except KafkaException as error:
+                self._note("init", error)
                 continue
             return producer
 
@@ -77,6 +81,7 @@ class Till:
             self.committed.append(name)
             self.offset += 1
         except KafkaException as error:
+            self._note(name, error)
             self._recover(name, error, is_committing=is_committing)
 
     def _retry(self, step: Callable[[], None]) -> None:
@@ -85,8 +90,13 @@ class Till:
                 step()
                 return
             except KafkaException as error:
+                self._note("retried", error)
                 if not error.args[0].retriable():
                     raise
+
+    def _note(self, what: str, error: KafkaException) -> None:
+        """Print an error of the client; shown if the test fails."""
+        print(f"{time.strftime('%H:%M:%S')} {what}: {error}")
 
     def _recover(self, name: str, error: KafkaException, *, is_committing: bool) -> None:
         try:
@@ -94,7 +104,8 @@ class Till:
                 raise error
             self._retry(lambda: self._producer.abort_transaction(20))
             self.aborted.append(name)
-        except KafkaException:
+        except KafkaException as second:
+            self._note("abort", second)
             (self.unknown if is_committing else self.aborted).append(name)
             self._producer = self._new_producer()
             if is_committing:
@@ -113,10 +124,23 @@ class Till:
         return (eventually(found, within_s=30) or 1) - 1
 
 
-def coordinator(nodes: Nodes) -> Node:
-    """Return the node that coordinates the producer."""
-    led_by = leaders(nodes, TRANSACTIONS_TOPIC)
-    return nodes.by_id[led_by[crc32c(ID.encode()) % len(led_by)]]
+def coordinator(nodes: Nodes, topic: str, key: str) -> int:
+    """Return the node that coordinates a producer or a group, -1 for none."""
+    led_by = leaders(nodes, topic)
+    return led_by[crc32c(key.encode()) % len(led_by)]
+
+
+def choose_victim(nodes: Nodes, dice: random.Random, *, coordinates: bool) -> Node:
+    """Return the coordinator of the producer, or the leader of a partition.
+
+    Never the coordinator of the group: librdkafka 2.16 waits for up to a minute for one that is not in the
+    metadata any more.
+    """
+    of_group = coordinator(nodes, OFFSETS_TOPIC, GROUP)
+    chosen = coordinator(nodes, TRANSACTIONS_TOPIC, ID)
+    if not coordinates or chosen in (of_group, -1):
+        chosen = dice.choice([leader for leader in leaders(nodes, TOPIC) if leader not in (of_group, -1)])
+    return nodes.by_id[chosen]
 
 
 def end_offset(nodes: Nodes, index: int) -> int:
@@ -193,11 +217,8 @@ def test_transactions_survive_kills_of_coordinators_and_leaders(tmp_path: Path) 
             before = len(till.committed)
             eventually(lambda before=before: len(till.committed) > before + 5, within_s=40)  # type: ignore[misc]
             time.sleep(dice.random())
-            victim = (
-                coordinator(nodes)
-                if number % 2 == 0
-                else nodes.by_id[leaders(nodes, TOPIC)[dice.randrange(PARTITIONS)]]
-            )
+            victim = choose_victim(nodes, dice, coordinates=number % 2 == 0)
+            print(f"{time.strftime('%H:%M:%S')} kill {victim.id}, {len(till.committed)} committed")
             victim.kill()
             time.sleep(dice.random())
             victim.start()
@@ -216,3 +237,47 @@ def test_transactions_survive_kills_of_coordinators_and_leaders(tmp_path: Path) 
         assert [name for name in shown[0] if name in committed] == till.committed
         decided = len(set(shown[0]))
         assert till.stored_offset() == decided
+
+
+def test_a_transaction_over_http_may_use_another_node_for_every_step(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes, ExitStack() as stack:
+        create(nodes, TOPIC)
+        create(nodes, SOURCE)
+        clients = cycle(
+            [stack.enter_context(httpx.Client(base_url=f"http://{node.http}", timeout=30)) for node in nodes]
+        )
+        identity: dict[str, Any] = {"transactional_id": ID}
+
+        def post(path: str, **fields: object) -> Any:
+            answer = next(clients).post(path, json={**identity, **fields})
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        def seen() -> list[str]:
+            pages = [
+                next(clients).get(f"/topics/{TOPIC}/partitions/{index}/messages").json()
+                for index in range(PARTITIONS)
+            ]
+            return [message["value"] for page in pages for message in page["messages"]]
+
+        identity = post("/producers/init")
+        expected: list[str] = []
+        for number, verb in enumerate(["commit", "abort", "commit"]):
+            post("/transactions/begin")
+            for index in range(PARTITIONS):
+                message = {"value": f"{verb}-{number}", "partition": index}
+                published = post("/transactions/publish", topic=TOPIC, messages=[message])
+                assert published["results"][0]["partition"] == index
+            offsets = [{"topic": SOURCE, "partition": 0, "offset": number + 1}]
+            post("/transactions/offsets", group=GROUP, offsets=offsets)
+            assert sorted(seen()) == sorted(expected)
+            identity = post(f"/transactions/{verb}")
+            if verb == "commit":
+                expected += [f"{verb}-{number}"] * PARTITIONS
+            for _ in nodes:
+                assert sorted(seen()) == sorted(expected)
+        for _ in nodes:
+            (listed,) = next(clients).get("/transactions").json()["transactions"]
+            assert (listed["transactional_id"], listed["state"]) == (ID, "complete-commit")
+            (offset,) = next(clients).get(f"/groups/{GROUP}/offsets").json()["offsets"]
+            assert offset["offset"] == 3

@@ -144,6 +144,10 @@ class Topics:
         self._leadership_listeners[topic] = changed
 
     @property
+    def node_id(self) -> BrokerId:
+        return self._node_id
+
+    @property
     def image(self) -> ClusterImage:
         return self._metadata.image
 

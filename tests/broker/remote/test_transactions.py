@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition, append
+from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.remote.markers import TransactionEnd, WriteTxnMarkers, WrittenMarkers
+from alpacamq.broker.transactions import HangingTransaction
 from alpacamq.coordinator.messages import (
     CompleteTransactionRequest,
     FetchOffsetsRequest,
@@ -25,12 +28,14 @@ from alpacamq.coordinator.transactions.transaction import (
     EndProtocol,
     EndTransaction,
     InitProducer,
+    ListTransactions,
     ProducerIdentity,
     TransactionState,
 )
 from alpacamq.model.batch import TRANSACTIONAL
 from alpacamq.model.errors import (
     AlpacaError,
+    ConcurrentTransactions,
     CoordinatorUnavailable,
     FencedProducer,
     InvalidTransactionState,
@@ -43,6 +48,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import BrokerId, TopicName, TopicPartition
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tests.broker.transactions import begun, end_with_new_epoch
 
 from .three_brokers import ThreeBrokers, three_brokers
 
@@ -121,6 +127,16 @@ class Till:
             self._sequences.clear()
         self.identity = ended
         return ended
+
+    async def end_when_possible(self, *, committed: bool) -> None:
+        """End as Kafka's clients do: find the coordinator again and retry while there is none."""
+        async with asyncio.timeout(RETRY_SECONDS):
+            while True:
+                try:
+                    await self.end(committed=committed)
+                    return
+                except (NotCoordinator, CoordinatorUnavailable, ConcurrentTransactions):
+                    await asyncio.sleep(0.02)
 
     async def until_complete(self) -> TransactionState:
         async with asyncio.timeout(RETRY_SECONDS):
@@ -421,6 +437,29 @@ async def test_offsets_are_committed_at_the_coordinator_of_their_group(tmp_path:
         assert await committed() == [5]
 
 
+@pytest.mark.parametrize("committed", [True, False])
+async def test_the_next_coordinator_of_a_group_ends_the_transaction(tmp_path: Path, committed: bool) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        place = await cluster.any.groups.offsets_partition("billing")
+        await cluster.led(*place)
+        request = TxnCommitRequest(
+            group="billing",
+            producer_id=till.identity.producer_id,
+            producer_epoch=till.identity.epoch,
+            offsets=(OffsetToCommit(topic="orders", partition=0, offset=5),),
+            number=await till.add(place, *ALL),
+        )
+        await cluster.any.groups.ask(request)
+        await till.write(*ALL)
+        await cluster.kill(cluster.leader_id(*place))
+        await till.end_when_possible(committed=committed)
+        await till.until_complete()
+        fetch = FetchOffsetsRequest(group="billing", partitions=(partition(0),), require_stable=True)
+        for broker in cluster.brokers.values():
+            (found,) = (await broker.groups.ask(fetch)).offsets
+            assert (found.offset, found.error) == (5 if committed else -1, None)
+
+
 async def test_a_commit_waits_for_a_partition_with_one_replica_that_cannot_be_flushed(tmp_path: Path) -> None:
     async with a_till(tmp_path) as (cluster, till):
         coordinator = await till.coordinator_id()
@@ -496,3 +535,106 @@ async def test_producer_ids_are_unique_over_brokers_and_restarts(tmp_path: Path)
             await cluster.start(node_id)
             await take_some()
         assert len(given) == len(set(given))
+
+
+async def test_any_broker_takes_the_steps_of_a_transaction(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=3)
+        brokers = cycle(cluster.brokers.values())
+        producer = await begun(next(brokers), ID)
+        for committed in (True, False, True):
+            for _ in range(3):
+                results = await next(brokers).publisher.publish(
+                    "orders",
+                    [Message(value=b"v", partition=index) for index in range(3)],
+                    producer=producer,
+                )
+                assert all(isinstance(each, Published) for each in results), results
+            producer = await end_with_new_epoch(next(brokers), producer, committed=committed)
+            await until_stable(cluster, *ALL)
+        for place in ALL:
+            led = await cluster.led(*place)
+            assert led.end_offset == 12
+            assert len(led.aborted_between(0, 12)) == 1
+        for broker in cluster.brokers.values():
+            (known,) = await broker.transactions.find(ListTransactions())
+            assert known.state is TransactionState.COMPLETE_COMMIT
+        here = [
+            await broker.transactions.find_here(ListTransactions()) for broker in cluster.brokers.values()
+        ]
+        assert sorted(map(len, here)) == [0, 0, 1]
+
+
+async def test_clients_that_find_coordinators_are_told_where_theirs_is(tmp_path: Path) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        coordinator = await till.coordinator_id()
+        request = EndTransaction(
+            transactional_id=ID, producer=till.identity, committed=True, protocol=EndProtocol.CLASSIC
+        )
+        for node_id, broker in cluster.brokers.items():
+            if node_id != coordinator:
+                with pytest.raises(NotCoordinator) as refused:
+                    await broker.transactions.ask_here(InitProducer(transactional_id=ID))
+                assert refused.value.coordinator == coordinator
+                with pytest.raises(NotCoordinator):
+                    await broker.transactions.end_here(request)
+
+
+async def test_transactions_that_no_coordinator_knows_are_found_by_the_leader(tmp_path: Path) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        known, hanging = partition(0), partition(1)
+        await till.add(known)
+        await till.write(known, hanging)
+        leader = cluster.leader_of(*hanging)
+        for broker in cluster.brokers.values():
+            broker.transactions.hanging.found = ()
+            await broker.transactions.hanging.check()
+            await broker.transactions.hanging.check()
+        expected = HangingTransaction(hanging, till.identity.producer_id, 0)
+        for broker in cluster.brokers.values():
+            assert list(broker.transactions.hanging.found) == ([expected] if broker is leader else [])
+        # As alpacactl aborts it.
+        await leader.transactions.write_marker(hanging, *till.identity, committed=False, coordinator_epoch=99)
+        await leader.transactions.hanging.check()
+        assert not leader.transactions.hanging.found
+        # It does not keep the coordinator from ending its own transactions.
+        await till.add(hanging)
+        await till.end()
+        assert await till.until_complete() is TransactionState.COMPLETE_COMMIT
+
+
+async def test_nothing_is_reported_while_a_coordinator_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        await till.write(partition(0))
+        leader = cluster.leader_of("orders", 0)
+
+        async def unanswered(_request: object) -> list[object]:
+            raise CoordinatorUnavailable("broker 2 did not answer")
+
+        monkeypatch.setattr(leader.transactions._machines, "ask_all", unanswered)
+        await leader.transactions.hanging.check()
+        await leader.transactions.hanging.check()
+        assert not leader.transactions.hanging.found
+
+
+async def test_a_power_loss_aborts_what_other_brokers_would_commit(tmp_path: Path) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        other = next(iter({1, 2, 3} - {await till.coordinator_id()}))
+        await cluster.create("alone", assignments=((other,),), partitions=-1)
+        place = partition(0, "alone")
+        await till.add(place)
+        await till.write(place)
+        # As after a start that found out that power was lost.
+        topics = cluster[other].topics
+        topics.power_lost = True
+        (await till.coordinator()).reads._leaders._patience_ms = 10
+        with pytest.raises(CoordinatorUnavailable, match="not settled"):
+            await till.end()
+        await cluster[other].transactions.settled()
+        topics.power_loss_settled()
+        with pytest.raises(ProducerFenced):
+            await till.end()
+        await until_stable(cluster, place)
+        assert len((await cluster.led(*place)).aborted_between(0, 2)) == 1

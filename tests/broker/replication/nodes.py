@@ -127,6 +127,7 @@ class ReplicaNode:
         self.metadata = NodeMetadata(cluster)
         self.epoch = cluster.register(self)
         self.metadata.catch_up()
+        self.known_damage: tuple[PartitionId, ...] = ()
         self.threads = ThreadPoolExecutor(4)
         self.flushes = GroupCommit(self.threads, disk=self.disk, root=self.root, slots=4)
         storage = Storage(
@@ -145,6 +146,7 @@ class ReplicaNode:
             flushes=self.flushes,
             executor=self.threads,
             clock=cluster.clock,
+            is_damage_known=lambda partition: partition in self.known_damage,
         )
         self.replicas = Replicas(self.root, storage, self.flushes, self.threads, replication=self.replication)
         self.has_contact = True
@@ -258,14 +260,17 @@ class ReplicaCluster:
 
     def heartbeat(self, node: ReplicaNode) -> None:
         """Let the controller hear from a node, and of its damage."""
+        damaged = node.replicas.damaged()
         self.decide(
             Heartbeat(
                 broker_id=node.id,
                 broker_epoch=node.epoch,
                 applied_index=1 << 40,
-                damaged=node.replicas.damaged(),
+                damaged=damaged,
             )
         )
+        node.known_damage = damaged
+        node.replication.damage_known()
 
     async def start(self, node_id: int) -> ReplicaNode:
         node = ReplicaNode(self, node_id)
