@@ -3,6 +3,8 @@
 import threading
 from pathlib import Path
 
+import httpx
+
 from tests.cli.command import Command
 from tests.waiting import eventually
 
@@ -19,6 +21,18 @@ def controller_of(ctl: Command) -> int:
 
 def nodes_of(ctl: Command) -> dict[int, dict[str, object]]:
     return {node["node_id"]: node for node in ctl.json("cluster", "status")["nodes"]}
+
+
+def summed(nodes: Nodes, metric: str) -> float:
+    """Return the sum of a metric over the nodes that run."""
+    found = 0.0
+    for node in nodes:
+        if node.is_running:
+            text = httpx.get(f"http://{node.http}/metrics", timeout=30).text
+            found += sum(
+                float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{metric} ")
+            )
+    return found
 
 
 def commands_for(nodes: Nodes) -> Command:
@@ -87,6 +101,12 @@ def test_a_lost_node_is_shown_and_removed_by_force(tmp_path: Path) -> None:
         assert status["partitions"]["under_replicated"] == 3
         assert status["partitions"]["offline"] == 0
         assert len(ctl.json("cluster", "partitions")) == 3
+        assert summed(nodes, "alpacamq_under_replicated_partitions") == 3
+        assert summed(nodes, "alpacamq_isr_shrinks_total") >= 1
+        assert summed(nodes, "alpacamq_active_controller") == 1
+        assert summed(nodes, "alpacamq_offline_partitions") == 0
+        assert summed(nodes, "alpacamq_leader_partitions") == 3
+        assert summed(nodes, 'alpacamq_peer_links{state="connected"}') == 2
         assert "no other broker" in ctl("cluster", "remove", str(lost), "--yes").errors
         ctl.ok("cluster", "remove", str(lost), "--yes", "--force")
         status = ctl.json("cluster", "status")

@@ -4,7 +4,7 @@ APIs receive this object and nothing below it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +36,7 @@ from alpacamq.telemetry.metrics import Metrics
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .dlq.writer import MoveTargets
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
@@ -55,7 +56,6 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
-from .remote.moves import MoveTargets
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
@@ -112,6 +112,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
+    # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
+    stray_retention_ms: int = 600_000
 
 
 class Broker:
@@ -156,6 +158,8 @@ class Broker:
         # None for a cluster of this node only.
         self.member: Member | None = None
         self._is_built = False
+        # Directories of no partition, found at the start.
+        self._strays: Sequence[str] = ()
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -249,8 +253,9 @@ class Broker:
             is_damage_known=self.registration.is_damage_known,
         )
         self.registration.damage_known = self.replication.damage_known
-        if self.member is not None:
-            self.replication.connect(self.member.peers)
+        peers = None if self.member is None else self.member.peers
+        if peers is not None:
+            self.replication.connect(peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -270,26 +275,21 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
             leaders,
             self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
-        if self.member is not None:
-            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         shards = None
-        if self.member is not None:
+        if peers is not None:
             stats = None if self.metrics is None else self.metrics.forwarded
-            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
-            self.member.serve(shards.handlers)
+            shards = ShardCalls(peers, metadata, settings.node_id, stats)
         # The clock of due times: other brokers may have to deliver a message, or end a lease.
         self.time: Clock = self.clock
         steady_clock: Now = SteadyClock(self.clock)
@@ -303,9 +303,8 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(self.topics, peers)
+        progress = RemoteProgress(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
             replace(resources, clock=self.time),
@@ -321,7 +320,6 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
-        targets = MoveTargets(leaders, self.appends, self.reads)
         views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
@@ -329,7 +327,7 @@ class Broker:
                 self.producer_ids,
                 settings.queues,
                 views,
-                targets,
+                MoveTargets(self.appends, progress, self.reads),
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
@@ -351,10 +349,6 @@ class Broker:
             flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
-        if self.member is not None:
-            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
-            self.member.serve(self.transactions.markers.handlers)
-            self.member.serve({**self.queues.handlers, **targets.handlers})
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -367,8 +361,6 @@ class Broker:
         )
         fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
         self.fifo = FifoQueues(self.topics, fifo, leaders)
-        if self.member is not None:
-            self.member.serve(self.fifo.handlers)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -380,8 +372,19 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
-        if self.member is not None:
-            self.member.serve(self.cluster_status.handlers)
+        if self.member is not None and shards is not None:
+            for served in (
+                self.reads,
+                shards,
+                self.appends,
+                progress,
+                transactional,
+                self.transactions.markers,
+                self.queues,
+                self.fifo,
+                self.cluster_status,
+            ):
+                self.member.serve(served.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
@@ -403,8 +406,15 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
+            if self.member is not None:
+                tasks.create_task(self._delete_strays())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
+
+    async def _delete_strays(self) -> None:
+        """Delete partitions that the cluster deleted or moved while this node was down."""
+        await asyncio.sleep(self.settings.stray_retention_ms / 1000)
+        await self.replicas.delete_strays(self._strays, self.topics.image, self.settings.node_id)
 
     async def _settle_power_loss(self) -> None:
         """Wait until no offset, queue or transaction refers to lost records, and record that."""
@@ -603,8 +613,11 @@ class Broker:
             cut += recovered.cut_bytes
             for note in recovered.notes:
                 log.warning("recovery", partition=str(identity), note=note)
-        for name in sorted(set(self._directory.partition_names()) - known):
-            log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
+        self._strays = sorted(set(self._directory.partition_names()) - known)
+        # Alone, it may be the metadata that is wrong.
+        fate = "it is left alone" if self.member is None else "it is deleted later if the cluster agrees"
+        for name in self._strays:
+            log.warning("stray_partition_directory", name=name, hint=f"no topic owns it; {fate}")
         log.info(
             "recovered",
             partitions=len(known),

@@ -304,7 +304,7 @@ class QueueEngine:
         self, request: ReleaseConsumerRequest, _reply_to: object, _out: Outcome, now_ms: int
     ) -> SettleReply:
         if (queue := self._queues.find(request.queue)) is not None:
-            release_consumer(queue, request.consumer, now_ms)
+            release_consumer(queue, request.consumer, request.partitions, now_ms)
             self._dirty[queue] = None
         return SettleReply()
 

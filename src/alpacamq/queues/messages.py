@@ -212,11 +212,12 @@ class SettleRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
 
 
 class ReleaseConsumerRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """Release all leases of a consumer that has disconnected."""
+    """Release all leases of a consumer that has disconnected, in some partitions or in all."""
 
     IS_IDEMPOTENT: ClassVar[bool] = True
 
     consumer: str
+    partitions: tuple[int, ...] | None = None  # None: all
 
 
 class ResetRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):

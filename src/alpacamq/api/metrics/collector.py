@@ -31,6 +31,7 @@ from alpacamq.telemetry.metrics import Metrics
 from alpacamq.wire.queues import QueueTotals
 
 from . import requests
+from .cluster import collect_cluster
 from .exposition import Exposition, Labels
 from .requests import Traffic
 from .stats import lanes_of, stats_of, totals_of
@@ -452,7 +453,7 @@ class Collector:
                 ("queue",): await self._queues.collect(text),
             }
             text.add(m.SERIES_DROPPED, dropped)
-            for part in (collect_delays, collect_transactions):
+            for part in (collect_cluster, collect_delays, collect_transactions):
                 # An unavailable part is left out: the others are useful without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)

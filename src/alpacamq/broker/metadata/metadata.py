@@ -152,6 +152,8 @@ class Metadata:
         self._has_failed = asyncio.Event()
         self._failure: CorruptState | None = None
         self._known_leader: BrokerId | None = None
+        # Controllers that this node has seen elected, for metrics.
+        self.controller_changes = 0
         # Commands that wait for the reply of another node.
         self._until_replaced: set[asyncio.Future[None]] = set()
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -418,6 +420,7 @@ class Metadata:
         log.info("metadata_role", role=change.role.value, term=change.term, leader=change.leader)
         if change.leader != self._known_leader:
             self._known_leader = change.leader
+            self.controller_changes += change.leader is not None
             for replaced in self._until_replaced:
                 if not replaced.done():
                     replaced.set_result(None)

@@ -86,6 +86,10 @@ class ReplicationHost(Protocol):
         """Neither lead nor follow a partition any more."""
         ...
 
+    def in_sync_changed(self, before: Collection[int], after: Collection[int]) -> None:
+        """Note a change of the in-sync set of a partition led here."""
+        ...
+
     def has_proposal(self, partition: "Partition") -> None:
         """Send the partition's proposal for the in-sync set to the controller."""
         ...
@@ -189,6 +193,8 @@ class Partition:
         Records may have been lost that readers had seen, and their offsets will be used again: the new epoch
         lets those readers notice.
         """
+        if self.is_leading and self._replication is not None and set(self._isr) != set(state.isr):
+            self._replication.in_sync_changed(self._isr, state.isr)
         self._begin_role(state)
         self.following = None
         self.leader_epoch = max(state.leader_epoch, self.leader_epoch)

@@ -192,9 +192,12 @@ class Queues:
         if self._host.traces is not None:
             self._host.traces.acquired(queue, leases, origin)
 
-    async def release_consumer(self, queue: QueueId, consumer: str) -> None:
-        """Release all messages leased by a consumer."""
-        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer))
+    async def release_consumer(
+        self, queue: QueueId, consumer: str, partitions: Sequence[int] | None = None
+    ) -> None:
+        """Release all messages leased by a consumer, of some partitions or of all."""
+        some = None if partitions is None else tuple(partitions)
+        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer, partitions=some))
 
     async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
         """Return when one of these partitions (None: all) may have messages to lease, or after `wait_ms`."""

@@ -5,7 +5,7 @@ earlier, while partitions are recovered.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Executor
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.replication.leader import KnownBrokers
+from alpacamq.telemetry.metrics import ReplicationStats
 
 from .fetcher import BULK, LIVE, Fetcher, FetchPeers, Pace, is_far_behind
 from .following import Flushes, FollowerResources, Following
@@ -75,6 +76,8 @@ class Replication:
         self.replica_lag_ms = settings.replica_lag_ms
         self.flush_counts = settings.flush is FlushPolicy.ACK
         self.brokers = KnownBrokers({}, ())
+        # What fetchers in use have received is added when they end.
+        self.stats = ReplicationStats()
         self._metadata = metadata
         self._broker_epoch = broker_epoch
         self._clock = clock
@@ -148,6 +151,10 @@ class Replication:
             if following.partition.log.has_lost_data:
                 following.drive()
 
+    def in_sync_changed(self, before: Collection[int], after: Collection[int]) -> None:
+        self.stats.in_sync_shrinks += not set(before) <= set(after)
+        self.stats.in_sync_expands += not set(after) <= set(before)
+
     def has_proposal(self, partition: Partition) -> None:
         self._proposals.has_proposal(partition)
 
@@ -162,6 +169,11 @@ class Replication:
     def under_replicated(self) -> int:
         """How many partitions led here have replicas that are not in sync."""
         return sum(partition.is_under_replicated for partition in self._proposals.led)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes fetched from leaders."""
+        return self.stats.received_bytes + sum(each.received_bytes for each, _ in self._fetchers.values())
 
     def fetchers(self) -> list[FetcherStatus]:
         """Return the fetches from each leader."""
@@ -227,6 +239,7 @@ class Replication:
         fetcher.remove(following)
         if fetcher.is_idle:
             _, task = self._fetchers.pop((fetcher.leader_id, fetcher.pace))
+            self.stats.received_bytes += fetcher.received_bytes
             task.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
