@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,7 @@ from alpacamq.telemetry.metrics import Metrics
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .dlq.writer import MoveTargets
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
@@ -55,7 +57,6 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
-from .remote.moves import MoveTargets
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
@@ -114,6 +115,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     member: MemberSettings | None = None  # None: a cluster of this node only
     # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
     stray_retention_ms: int = 600_000
+
+
+class StartStep(NamedTuple):
+    """What a broker that starts is doing, and the health check that it fails meanwhile."""
+
+    check: str
+    doing: str
+    detail: str
 
 
 class Broker:
@@ -228,6 +237,19 @@ class Broker:
         await self.registration.register()
         self._build()  # here: the image changes on the event loop
 
+    def start_step(self) -> StartStep:
+        """Return what a broker that does not serve yet waits for."""
+        if self.member is None or self._is_recovering():
+            return StartStep("recovery", "recovering", str(self.recovery))
+        if problems := self.member.bootstrap.problems:
+            return StartStep("cluster", "waiting for its cluster", "; ".join(each.text for each in problems))
+        if not self._is_built:
+            return StartStep("cluster", "joining its cluster", self.member.join_step())
+        return StartStep("cluster", "fenced", "until the controller knows that it has recovered")
+
+    def _is_recovering(self) -> bool:
+        return self._is_built and not self._is_recovered.is_set()
+
     @property
     def clock_ahead_ms(self) -> int:
         """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
@@ -304,7 +326,7 @@ class Broker:
             shards=shards,
         )
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(self.topics, peers)
+        progress = RemoteProgress(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
             replace(resources, clock=self.time),
@@ -320,7 +342,6 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
-        targets = MoveTargets(leaders, self.appends, self.reads)
         views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
@@ -328,7 +349,7 @@ class Broker:
                 self.producer_ids,
                 settings.queues,
                 views,
-                targets,
+                MoveTargets(self.appends, progress, self.reads),
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
@@ -382,7 +403,6 @@ class Broker:
                 transactional,
                 self.transactions.markers,
                 self.queues,
-                targets,
                 self.fifo,
                 self.cluster_status,
             ):

@@ -115,6 +115,18 @@ SQS_SECONDS = _histogram(
     "action",
 )
 SQS_ERRORS = _counter("alpacamq_sqs_errors_total", "Errors returned to SQS clients.", "action", "error")
+FORWARDED_SECONDS = _histogram(
+    "alpacamq_forwarded_request_seconds",
+    "Time until another broker has answered a request about a group, transaction, queue or delayed message "
+    "that it coordinates, including long polling.",
+    "request",
+)
+FORWARDED_ERRORS = _counter(
+    "alpacamq_forwarded_errors_total",
+    "Such requests that failed; those that could be sent again are counted each time.",
+    "request",
+    "error",
+)
 
 TOPICS = _gauge("alpacamq_topics", "Topics, including internal ones.")
 PARTITIONS = _gauge("alpacamq_partitions", "Partitions of all topics.")

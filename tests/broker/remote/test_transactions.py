@@ -35,6 +35,7 @@ from alpacamq.coordinator.transactions.transaction import (
 from alpacamq.model.batch import TRANSACTIONAL
 from alpacamq.model.errors import (
     AlpacaError,
+    ConcurrentTransactions,
     CoordinatorUnavailable,
     FencedProducer,
     InvalidTransactionState,
@@ -126,6 +127,16 @@ class Till:
             self._sequences.clear()
         self.identity = ended
         return ended
+
+    async def end_when_possible(self, *, committed: bool) -> None:
+        """End as Kafka's clients do: find the coordinator again and retry while there is none."""
+        async with asyncio.timeout(RETRY_SECONDS):
+            while True:
+                try:
+                    await self.end(committed=committed)
+                    return
+                except (NotCoordinator, CoordinatorUnavailable, ConcurrentTransactions):
+                    await asyncio.sleep(0.02)
 
     async def until_complete(self) -> TransactionState:
         async with asyncio.timeout(RETRY_SECONDS):
@@ -424,6 +435,29 @@ async def test_offsets_are_committed_at_the_coordinator_of_their_group(tmp_path:
         await till.end(committed=False)
         await till.until_complete()
         assert await committed() == [5]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_the_next_coordinator_of_a_group_ends_the_transaction(tmp_path: Path, committed: bool) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        place = await cluster.any.groups.offsets_partition("billing")
+        await cluster.led(*place)
+        request = TxnCommitRequest(
+            group="billing",
+            producer_id=till.identity.producer_id,
+            producer_epoch=till.identity.epoch,
+            offsets=(OffsetToCommit(topic="orders", partition=0, offset=5),),
+            number=await till.add(place, *ALL),
+        )
+        await cluster.any.groups.ask(request)
+        await till.write(*ALL)
+        await cluster.kill(cluster.leader_id(*place))
+        await till.end_when_possible(committed=committed)
+        await till.until_complete()
+        fetch = FetchOffsetsRequest(group="billing", partitions=(partition(0),), require_stable=True)
+        for broker in cluster.brokers.values():
+            (found,) = (await broker.groups.ask(fetch)).offsets
+            assert (found.offset, found.error) == (5 if committed else -1, None)
 
 
 async def test_a_commit_waits_for_a_partition_with_one_replica_that_cannot_be_flushed(tmp_path: Path) -> None:

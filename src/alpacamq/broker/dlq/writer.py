@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.queue.deliveries import QueueReader
-from alpacamq.broker.remote.moves import MoveTargets
+from alpacamq.broker.remote.appends import RemoteAppends
+from alpacamq.broker.remote.progress import RemoteProgress
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import Moved, QueueTraces, with_trace
@@ -125,6 +128,14 @@ class _TargetDeleted(Exception):
     """The target topic of a redrive was deleted."""
 
 
+class MoveTargets(NamedTuple):
+    """What moves need of the partitions they append to, which other brokers may lead."""
+
+    appends: RemoteAppends
+    progress: RemoteProgress
+    reads: RemoteReads
+
+
 class DlqWriter:
     """The moves in progress. Their tasks belong to the host of the queue."""
 
@@ -220,7 +231,7 @@ class DlqWriter:
         )
         target = await self._target(first, record, topic)
         # What is found is on disk: the queue's record of the move must not outlive the moved message.
-        last = await self._targets.last_sequence(target, first.producer_id)
+        last = await self._targets.progress.last_sequence(target, first.producer_id, is_on_disk=True)
         if last is not None and not follows(first.sequence, last):
             return 1  # done before a crash
         config = self._topics.config_of(self._topics.image.topic(topic))
@@ -241,7 +252,9 @@ class DlqWriter:
                 traced.append((move, moved, len(batch)))
                 changed = with_trace(changed, moved)
             batch.append(changed._replace(offset=len(batch)))
-        placed = await self._targets.append(target, _packed(batch, first, config, now_ms))
+        packed = _packed(batch, first, config, now_ms)
+        placed = await self._targets.appends.append(target.topic_id, target.partition, packed)
+        await self._targets.reads.flush(target, placed.next_offset)
         led = self._topics.find(target.topic_id.bytes, target.partition)
         if self._traces is not None and led is not None:
             for move, moved, at in traced:

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from alpacamq.broker.dlq.writer import DlqWriter
+from alpacamq.broker.dlq.writer import DlqWriter, MoveTargets
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
-from alpacamq.broker.remote.moves import MoveTargets
 from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
@@ -219,6 +218,7 @@ class QueueHost:
             check=self._check_loadable,
             answer=self._answer,
             requests=REQUESTS,
+            undo=self._undo,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._topics_at_start = dict(topics.image.topics)
@@ -414,6 +414,11 @@ class QueueHost:
                 loop.call_later(READ_AGAIN_SECONDS, self._watchers.wake, topic, index)
 
         self._backlog.read(read, deliver)
+
+    def _undo(self, request: Request[Any], reply: object) -> None:
+        """Release what another broker has leased for a client that no longer waits."""
+        if isinstance(request, ReceiveRequest) and isinstance(reply, ReceiveReply):
+            self.release(request.queue, reply.messages)
 
     def _release_late(self, queue: QueueId, reply: "asyncio.Future[ReceiveReply | AlpacaError]") -> None:
         if not reply.cancelled() and isinstance(answer := reply.result(), ReceiveReply):

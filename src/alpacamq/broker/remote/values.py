@@ -4,13 +4,12 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, markers, moves, progress, read_values, redrives, shards, status, views
+from . import appends, fifo, markers, progress, read_values, redrives, shards, status, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *fifo.VALUES,
     *markers.VALUES,
-    *moves.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
     *redrives.VALUES,
