@@ -130,7 +130,13 @@ def test_the_cluster_page_shows_what_is_wrong(tab: Tab, http: httpx.Client, made
         ],
     }
     status["partitions"] |= {"under_replicated": 1, "offline": 1}
-    replicas = {"topic": made, "replicas": [1, 2], "eligible": [], "adding": [], "removing": []}
+    replicas: dict[str, object] = {
+        "topic": made,
+        "replicas": [1, 2],
+        "eligible": [],
+        "adding": [],
+        "removing": [],
+    }
     replicas |= {"leader_epoch": 3}
     placed = [
         replicas | {"partition": 0, "leader": 1, "in_sync": [1], "states": ["under-replicated"]},
