@@ -17,7 +17,13 @@ from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.snapshots import KEPT, StateSnapshots, encode_block
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.sealed_file import write_sealed
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, NotCoordinator
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    InvalidRequest,
+    NotCoordinator,
+)
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Buffer
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Pending, Request, reply
@@ -396,7 +402,7 @@ async def test_pending_requests_of_a_machine_that_fails_get_an_error(host: Host)
         assert isinstance(await first, CoordinatorUnavailable)
         assert isinstance(await second, CoordinatorUnavailable)
         third = shard.submit(Add(name=b"a"))
-        assert isinstance(await third, CoordinatorUnavailable)
+        assert isinstance(await third, CoordinatorLoading), "it has certainly not taken effect"
         assert await add(shard, b"a") == 1
 
 
@@ -484,6 +490,23 @@ async def test_a_machine_is_served_once_what_was_loaded_is_committed(host: Host)
         assert shard.machine is None
         partition._advance_high_watermark(partition.end_offset, 1)
         assert await asking == 1
+
+
+async def test_a_stopped_host_says_which_requests_may_have_taken_effect(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with host.running() as shard:
+        await add(shard, b"a")
+        monkeypatch.setattr(shard.partition, "commit", lambda: None)  # appends stay pending
+        begun = shard.submit(Add(name=b"a"))
+        while shard._gathered:  # noqa: ASYNC110 - until the machine has handled it
+            await asyncio.sleep(0)
+        assert not begun.done()
+        waiting = shard.submit(Add(name=b"a"))
+        shard.stop(NotCoordinator("moved", 2))
+        for answer, has_begun in ((await begun, True), (await waiting, False)):
+            assert isinstance(answer, NotCoordinator)
+            assert (answer.coordinator, answer.has_begun) == (2, has_begun)
 
 
 async def test_a_stopped_host_refuses_everything(host: Host) -> None:

@@ -4,7 +4,7 @@ APIs receive this object and nothing below it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -34,9 +34,10 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
-from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
+from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .dlq.writer import MoveTargets
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
@@ -55,12 +56,16 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.fifo import FifoQueues
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
+from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .statemachine.host import Now
 from .statemachine.topic import HostResources
 from .topics import Topics
 from .tracing.delay import DelayTraces
@@ -108,6 +113,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
+    # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
+    stray_retention_ms: int = 600_000
 
 
 class StartStep(NamedTuple):
@@ -160,6 +167,8 @@ class Broker:
         # None for a cluster of this node only.
         self.member: Member | None = None
         self._is_built = False
+        # Directories of no partition, found at the start.
+        self._strays: Sequence[str] = ()
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -242,6 +251,11 @@ class Broker:
         return self._is_built and not self._is_recovered.is_set()
 
     @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        return self.registration.clock_ahead_ms
+
+    @property
     def cluster_id(self) -> str:
         return self._directory.cluster_id
 
@@ -258,9 +272,12 @@ class Broker:
             flushes=self._flushes,
             executor=self.work_threads,
             clock=self.clock,
+            is_damage_known=self.registration.is_damage_known,
         )
-        if self.member is not None:
-            self.replication.connect(self.member.peers)
+        self.registration.damage_known = self.replication.damage_known
+        peers = None if self.member is None else self.member.peers
+        if peers is not None:
+            self.replication.connect(peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -280,55 +297,69 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
-        if self.member is not None:
-            self.member.serve(self.reads.handlers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
+        shards = None
+        if peers is not None:
+            stats = None if self.metrics is None else self.metrics.forwarded
+            shards = ShardCalls(peers, metadata, settings.node_id, stats)
+        # The clock of due times: other brokers may have to deliver a message, or end a lease.
+        self.time: Clock = self.clock
+        steady_clock: Now = SteadyClock(self.clock)
+        if self.member is not None:
+            self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
-            clock=SteadyClock(self.clock),
+            clock=steady_clock,
             executor=self.work_threads,
+            shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(self.topics, peers)
+        progress = RemoteProgress(leaders)
         self.delays = Delays(
-            # Delayed messages are due by the wall clock.
-            replace(resources, clock=self.clock),
+            # Delayed messages are due by the wall clock, or by that of the cluster.
+            replace(resources, clock=self.time),
             self.producer_ids,
             self.appends,
             progress,
             settings.delays,
-            clock=self.clock,
+            clock=self.time,
             is_member=self.member is not None,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
         self.delayed_batches = DelayedBatches(
-            self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
+            self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
+        views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
                 resources,
                 self.producer_ids,
                 settings.queues,
+                views,
+                MoveTargets(self.appends, progress, self.reads),
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
+            self.reads,
+            peers,
         )
+        metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
             resources,
@@ -340,9 +371,6 @@ class Broker:
             flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
-        if self.member is not None:
-            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
-            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -353,14 +381,8 @@ class Broker:
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
-        self.fifo = FifoPublisher(
-            self.topics,
-            self.publisher,
-            self.delays,
-            clock=self.clock,
-            executor=self.work_threads,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-        )
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        self.fifo = FifoQueues(self.topics, fifo, leaders)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -368,12 +390,23 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
-        if self.member is not None:
-            self.member.serve(self.cluster_status.handlers)
+        if self.member is not None and shards is not None:
+            for served in (
+                self.reads,
+                shards,
+                self.appends,
+                progress,
+                transactional,
+                self.transactions.markers,
+                self.queues,
+                self.fifo,
+                self.cluster_status,
+            ):
+                self.member.serve(served.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
@@ -395,8 +428,15 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
+            if self.member is not None:
+                tasks.create_task(self._delete_strays())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
+
+    async def _delete_strays(self) -> None:
+        """Delete partitions that the cluster deleted or moved while this node was down."""
+        await asyncio.sleep(self.settings.stray_retention_ms / 1000)
+        await self.replicas.delete_strays(self._strays, self.topics.image, self.settings.node_id)
 
     async def _settle_power_loss(self) -> None:
         """Wait until no offset, queue or transaction refers to lost records, and record that."""
@@ -491,13 +531,7 @@ class Broker:
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
-        partitions = self.topics.partitions_of(queue.topic)
-        ends = {
-            index: offset
-            for index, offset in offsets.items()
-            if index < len(partitions) and offset >= partitions[index].last_stable_offset
-        }
-        await self.queues.reset(queue, offsets)
+        ends = await self.queues.reset(queue, offsets)
         if queue.group == BUILT_IN_GROUP:
             await self.fifo.forget(queue.topic, ends)
 
@@ -568,6 +602,7 @@ class Broker:
             settings=settings.registration,
             disk=self._disk,
             clock=self._retention_clock,
+            wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )
@@ -600,8 +635,11 @@ class Broker:
             cut += recovered.cut_bytes
             for note in recovered.notes:
                 log.warning("recovery", partition=str(identity), note=note)
-        for name in sorted(set(self._directory.partition_names()) - known):
-            log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
+        self._strays = sorted(set(self._directory.partition_names()) - known)
+        # Alone, it may be the metadata that is wrong.
+        fate = "it is left alone" if self.member is None else "it is deleted later if the cluster agrees"
+        for name in self._strays:
+            log.warning("stray_partition_directory", name=name, hint=f"no topic owns it; {fate}")
         log.info(
             "recovered",
             partitions=len(known),

@@ -1,6 +1,7 @@
-"""The system clock, and clocks that ignore its jumps for a time or for good."""
+"""The system clock, clocks that ignore its jumps for a time or for good, and the clock of the cluster."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -104,3 +105,17 @@ class SteadyClock:
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000 + self._ahead_ms)
+
+
+class ClusterClock:
+    """Cluster time, for deadlines that another broker may have to keep; see `cluster.cluster_time`."""
+
+    def __init__(self, cluster_time_ms: Callable[[], int], clock: Clock) -> None:
+        self._cluster_time_ms = cluster_time_ms
+        self._clock = clock
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(self._cluster_time_ms())
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()

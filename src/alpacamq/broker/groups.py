@@ -15,6 +15,7 @@ from alpacamq.coordinator.messages import (
     CompleteTransactionRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
+    GroupIdsRequest,
     GroupRequest,
     GroupSettings,
     ListedGroup,
@@ -73,7 +74,7 @@ class SubscribableTopics:
 
 
 class Groups:
-    """The groups that this broker coordinates."""
+    """All groups, on any broker; hosts the coordinators of those that this broker coordinates."""
 
     def __init__(self, resources: HostResources, settings: CoordinatorSettings, queues: Queues) -> None:
         self._topics = resources.topics
@@ -82,7 +83,12 @@ class Groups:
         self._subscribable = SubscribableTopics(resources.topics)
         self._topics_at_start = dict(resources.topics.image.topics)
         self._machines: StateMachineTopic[GroupCoordinator] = StateMachineTopic(
-            OFFSETS_TOPIC, resources, self._coordinator, perform=self._perform, check=self._trim_offsets
+            OFFSETS_TOPIC,
+            resources,
+            self._coordinator,
+            perform=self._perform,
+            check=self._trim_offsets,
+            requests=GroupCoordinator.HANDLERS,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._creating_topics: set[str] = set()  # streams groups whose internal topics are being created
@@ -98,11 +104,21 @@ class Groups:
                 self._tasks = None  # start nothing new while the rest ends
 
     async def ask(self, request: GroupRequest[R]) -> R:
-        """Return the reply of a group's coordinator, or raise it if it is an error.
+        """Return the reply of a group's coordinator, on any broker, or raise it if it is an error.
 
         Offsets are those of the topics that exist now, and not of deleted ones with the same names.
         """
-        reply = await self._machines.ask(with_topic_ids(request, self._topic_id))
+        return self._current(request, await self._machines.ask(with_topic_ids(request, self._topic_id)))
+
+    async def ask_here(self, request: GroupRequest[R]) -> R:
+        """Ask a coordinator on this broker, for clients that find the coordinators of their groups.
+
+        Raises NotCoordinator if another broker coordinates the group.
+        """
+        return self._current(request, await self._machines.ask_here(with_topic_ids(request, self._topic_id)))
+
+    def _current(self, request: GroupRequest[R], reply: R) -> R:
+        """Return a reply without the offsets of deleted topics."""
         if isinstance(request, FetchOffsetsRequest) and request.partitions is None:
             assert isinstance(reply, FetchOffsetsReply)
             current = tuple(each for each in reply.offsets if each.topic_id == self._topic_id(each.topic))
@@ -110,27 +126,34 @@ class Groups:
         return reply
 
     async def group_ids(self) -> list[str]:
+        """Return the ids of all groups, except in partitions that cannot be loaded.
+
+        Raises CoordinatorUnavailable, naming the brokers that do not answer.
+        """
+        replies = await self._machines.ask_all(GroupIdsRequest())
+        return [name for reply in replies for name in reply.groups]
+
+    async def group_ids_here(self) -> list[str]:
         """Return the ids of the groups on this broker, except in partitions that cannot be loaded."""
         hosts = [host for host in await self._machines.all() if host.failure is None]
         return [name for host in hosts for name in (await host.loaded()).group_ids()]
 
     async def configured(self) -> list[str]:
-        """Return the ids of the groups on this broker with settings of their own, which need not exist."""
-        hosts = [host for host in await self._machines.all() if host.failure is None]
-        return [name for host in hosts for name in (await host.loaded()).configured_groups()]
+        """Return the ids of the groups with settings of their own, which need not exist."""
+        replies = await self._machines.ask_all(GroupIdsRequest(configured=True))
+        return [name for reply in replies for name in reply.groups]
 
     async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
-        """List the groups of these names that exist, a few at a time to let others run."""
-        await self._machines.all()
+        """List the groups of these names that exist, on any broker, a few at a time to let others run."""
+        await self._machines.ensure_exists()
         by_partition: dict[int, list[str]] = {}
         for name in names:
             by_partition.setdefault(self._machines.index_of(name), []).append(name)
         listed: list[ListedGroup] = []
-        for index, of_host in sorted(by_partition.items()):
-            host = self._machines.host_at(index)
-            for at in range(0, len(of_host), LISTED_AT_ONCE):
-                reply = await host.ask(ListRequest(groups=tuple(of_host[at : at + LISTED_AT_ONCE])))
-                listed += reply.groups
+        for index, of_machine in sorted(by_partition.items()):
+            for at in range(0, len(of_machine), LISTED_AT_ONCE):
+                request = ListRequest(groups=tuple(of_machine[at : at + LISTED_AT_ONCE]))
+                listed += (await self._machines.ask_at(index, request)).groups
                 await asyncio.sleep(0)
         return listed
 
@@ -146,13 +169,17 @@ class Groups:
         """Describe the partitions that cannot be loaded."""
         return self._machines.failures()
 
+    def is_here(self, group: str) -> bool:
+        """Return whether this broker coordinates a group, or would if it existed."""
+        return self._machines.exists and self._machines.is_here(self._machines.index_of(group))
+
     async def coordinator_of(self, group: str) -> BrokerId:
         """Return the broker that coordinates a group. Raises CoordinatorUnavailable."""
         return await self._machines.broker_of(group)
 
     async def offsets_partition(self, group: str) -> TopicPartition:
         """Return the partition that stores a group's offsets."""
-        await self._machines.all()
+        await self._machines.ensure_exists()
         return TopicPartition(OFFSETS_TOPIC, self._machines.index_of(group))
 
     async def complete_transaction(self, partition: int, request: CompleteTransactionRequest) -> None:
@@ -185,8 +212,9 @@ class Groups:
 
     async def _release(self, departure: MemberExpired) -> None:
         for topic in departure.topics:
+            queue, partitions = QueueId(departure.group, topic), departure.partitions.get(topic)
             try:
-                await self._queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
+                await self._queues.release_consumer(queue, departure.member_id, partitions)
             except AlpacaError as error:
                 # Its leases expire.
                 log.info("share_member_not_released", group=departure.group, topic=topic, reason=str(error))

@@ -14,6 +14,7 @@ import msgspec
 from alpacamq.model.errors import DiskFull
 
 from .broker import PROBE, Broker
+from .metadata.registration import is_clock_wrong
 
 # With less room than this a disk counts as full: a segment's next batch and its index would not fit.
 MIN_FREE_BYTES = 1 << 20
@@ -128,6 +129,15 @@ def event_loop(broker: Broker) -> Check:
     return failing(f"it stalled for {watch.last_stall_seconds:.1f} s, {ago:.0f} s ago; see the log")
 
 
+def clock(broker: Broker) -> Check:
+    """Check that the clock of this machine shows the time of the cluster."""
+    ahead_ms = broker.clock_ahead_ms
+    if not is_clock_wrong(ahead_ms):
+        return passing()
+    seconds, side = abs(ahead_ms) / 1000, "ahead of" if ahead_ms > 0 else "behind"
+    return failing(f"the clock of node {broker.settings.node_id} is {seconds:.1f} s {side} cluster time")
+
+
 def cluster(broker: Broker) -> Check:
     """Check that the controller counts on this broker. Otherwise it leads no partition."""
     if broker.member is None:
@@ -177,6 +187,7 @@ ALL: Checks = {
     "transactions": transactions,
     "coordinators": coordinators,
     "event_loop": event_loop,
+    "clock": clock,
 }
 
 

@@ -34,6 +34,7 @@ from .peers.bootstrap import Bootstrap, Candidate
 from .peers.handshake import LocalNode, Peer, read_secret
 from .peers.link import Dialler, Events, Peers
 from .peers.values import Values
+from .remote import shards
 from .remote.values import REMOTE_VALUES
 
 log = get_logger(__name__)
@@ -96,7 +97,9 @@ class Member:
             may_vote=CONTROLLER_ROLE in settings.roles,
         )
         # The calls that this node answers. Those to partitions fail until the broker has its topics.
-        self.handlers: dict[type[msgspec.Struct], Any] = dict.fromkeys(REMOTE_VALUES, not_ready) | {
+        self.handlers: dict[type[msgspec.Struct], Any] = {
+            **dict.fromkeys(REMOTE_VALUES, not_ready),
+            **dict.fromkeys(shards.VALUES, shards.not_loaded),
             AskHello: self.bootstrap.hello,
             Propose: self.bootstrap.propose,
             ControllerCall: self.network.on_command,

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 
 from alpacamq.cluster.commands import AllocateProducerIds
+from alpacamq.model.errors import CoordinatorLoading
 from alpacamq.model.ids import ProducerId
 
 from .metadata.metadata import Metadata
@@ -25,7 +26,9 @@ class ProducerIds:
         return self.take()
 
     def take(self) -> ProducerId:
-        """Take an id from the stock that `replenish` has filled."""
+        """Take an id from the stock that `replenish` has filled. Raises CoordinatorLoading if it is empty."""
+        if not self._stock:
+            raise CoordinatorLoading("no producer ids are reserved yet")
         return self._stock.popleft()
 
     @property

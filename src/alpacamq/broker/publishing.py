@@ -253,7 +253,7 @@ class Publisher:
         by_broker = config.message_timestamp_type == "LogAppendTime"
         call = _Call(topic, len(messages), origin, stamps_time=by_broker)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
-        now_ms = self._clock.now_ms()
+        now_ms, time_ms = self._clock.now_ms(), self._delays.now_ms()
         immediate: dict[int, list[Entry]] = {}
         delayed: list[tuple[int, DelayedMessage]] = []
         spread: int | None = None  # the partition of this call's messages without a key
@@ -276,8 +276,8 @@ class Publisher:
                 headers += context
             due_ms = message.deliver_at_ms
             if due_ms is None and config.queue_delay_ms:
-                due_ms = now_ms + config.queue_delay_ms
-            if due_ms is not None and due_ms > now_ms:
+                due_ms = time_ms + config.queue_delay_ms
+            if due_ms is not None and due_ms > time_ms:
                 if producer is not None:
                     call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
                 else:

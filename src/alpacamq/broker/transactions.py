@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from alpacamq.coordinator.transactions.transaction import (
+    AbortIn,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -88,7 +89,6 @@ LEADER_MOVES = (
 ENLIST_ATTEMPTS = 3
 
 R = TypeVar("R")
-Ask = Callable[[Request[R]], Awaitable[R]]
 # Errors by partition.
 Errors = dict[TopicPartition, AlpacaError]
 
@@ -110,6 +110,7 @@ class Transactions:
         """Flush a partition of another broker with `flush_elsewhere`."""
         self.markers = Markers(resources.topics, groups, clock, peers)
         self._flush_elsewhere = flush_elsewhere
+        self._is_alone = peers is None
         self._topics = resources.topics
         self._producer_ids = producer_ids
         self._settings = settings
@@ -120,6 +121,8 @@ class Transactions:
             self._coordinator,
             perform=self._perform,
             check=self._abort_open,
+            requests=TransactionCoordinator.HANDLERS,
+            answer=self._answer,
             # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, shows it.
             overrides={"flush.messages": "1"},
         )
@@ -136,16 +139,12 @@ class Transactions:
             tasks.create_task(self.hanging.run())
 
     async def ask(self, request: TransactionRequest[R]) -> R:
-        """Return the reply of a transactional id's coordinator on any broker, or raise it if it is an error.
-
-        If the id's last transaction is not complete, wait a short time and ask once more: clients that get
-        CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
-        """
-        return await self._ask(self._machines.ask, request)
+        """Return the reply of the coordinator on any broker, or raise it if it is an error."""
+        return await self._machines.ask(request)
 
     async def ask_here(self, request: TransactionRequest[R]) -> R:
         """Do the same, but raise NotCoordinator if the coordinator is on another broker."""
-        return await self._ask(self._ask_machine, request)
+        return await self._machines.ask_here(request)
 
     async def end(self, request: EndTransaction) -> ProducerIdentity:
         """Commit or abort, on any broker; returns the identity for the next transaction.
@@ -164,16 +163,17 @@ class Transactions:
             await self._flush_data(request.transactional_id)
         return await self.ask_here(request)
 
-    async def _ask(self, ask: Ask[R], request: TransactionRequest[R]) -> R:
+    async def _answer(self, host: StateMachineHost[TransactionCoordinator], request: Request[R]) -> R:
+        """Return the reply of a coordinator on this broker to a request of any broker.
+
+        If the id's last transaction is not complete, wait a short time and ask once more: clients that get
+        CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
+        """
         await self._producer_ids.replenish()  # the request may need one
         try:
-            return await ask(request)
+            return await host.ask(request)
         except ConcurrentTransactions:
-            await self._await_markers(request.transactional_id)
-        return await ask(request)
-
-    async def _ask_machine(self, request: Request[R]) -> R:
-        host = await self._machines.host_of(request.routing_key)
+            await self._await_markers(request.routing_key)
         return await host.ask(request)
 
     async def coordinator_of(self, transactional_id: str) -> BrokerId:
@@ -186,8 +186,7 @@ class Transactions:
 
     async def find_here(self, request: ListTransactions) -> list[Transaction]:
         """List the transactions of the coordinators on this broker that match."""
-        hosts = [host for host in await self._machines.all() if host.failure is None]
-        return [found for host in hosts for found in await host.ask(request)]
+        return [found for some in await self._machines.ask_all_here(request) for found in some]
 
     async def add_partitions(self, request: AddPartitions) -> Errors:
         """Add partitions to a transaction and return the errors by partition."""
@@ -205,8 +204,19 @@ class Transactions:
         return self._machines.failures()
 
     async def settled(self) -> None:
-        """Return once every coordinator is loaded, and its corrections after a power loss are on disk."""
+        """Return once no transaction can commit that this broker may have lost records of.
+
+        Every coordinator on this broker is loaded, and its corrections are on disk. Those of other brokers
+        have aborted what was open in partitions that are nowhere else.
+        """
         await self._machines.settled()
+        lost = frozenset(
+            partition.identity
+            for partition in self._topics.all_partitions()
+            if partition.is_leading and len(partition.replicas) == 1
+        )
+        if lost and self._machines.exists and not self._is_alone:
+            await self._machines.ask_all(AbortIn(partitions=lost))
 
     async def write_marker(
         self,

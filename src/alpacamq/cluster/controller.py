@@ -21,6 +21,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import BrokerId
 
 from .brokers import NO_EPOCH, BrokerRegistration
+from .cluster_time import ClusterTime
 from .commands import (
     AddPartitions,
     AllocateProducerIds,
@@ -71,8 +72,8 @@ class Controller:
     """Decides commands and what follows from the passage of time.
 
     The caller sets `last_index` to the index of the last entry it has appended, before each call: a broker is
-    unfenced once it has applied what was there when it registered. `time_ms` is the cluster time as the
-    node knows it when it becomes controller.
+    unfenced once it has applied what was there when it registered. `time` is the cluster time as the node
+    knows it when it becomes controller.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Controller:
         settings: ControllerSettings,
         now_ms: int,
         *,
-        time_ms: int = 0,
+        time: ClusterTime | None = None,
         last_index: int = 0,
     ) -> None:
         self.last_index = last_index
@@ -91,7 +92,8 @@ class Controller:
         self._partitions = PartitionControl(self._pending, self._sessions, settings)
         self._topics = TopicControl(self._pending, self._partitions, settings)
         self._started_ms = now_ms
-        self._time_at_start_ms = max(time_ms, image.time_ms)
+        self._time = time or ClusterTime(0, now_ms)
+        self._time.lead(self._time.at(now_ms), image.time_ms, now_ms)
         self._is_new = True
         self._rebalance_ms = now_ms + settings.rebalance_ms
         self._drain_ms = now_ms
@@ -109,7 +111,7 @@ class Controller:
         return self._pending.image
 
     def cluster_time_ms(self, now_ms: int) -> int:
-        return self._time_at_start_ms + now_ms - self._started_ms
+        return self._time.at(now_ms)
 
     def session(self, broker_id: int) -> Session:
         """Return what is known about a broker beyond the image."""
@@ -284,7 +286,10 @@ class Controller:
             )
         session = self._sessions.extend(broker.id, now_ms)
         session.applied_index = max(session.applied_index, command.applied_index)
-        session.clock_skew_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else 0
+        session.clock_ahead_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else None
+        clocks = self._sessions.clocks_ahead_ms()
+        if len(clocks) > 1:  # a single broker keeps the time that it started with
+            self._time.follow_clocks(clocks, now_ms)
         was_heard, session.is_heard = session.is_heard, True
         damaged = frozenset(command.damaged)
         repaired, newly_damaged = session.damaged - damaged, damaged - session.damaged

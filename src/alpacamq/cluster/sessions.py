@@ -29,7 +29,8 @@ class Session:
     # Since its leaders have moved: the metadata that says so, and when to stop waiting for it.
     shutdown_index: int | None = None
     shutdown_ends_ms: int = 0
-    clock_skew_ms: int = 0
+    # How far its wall clock was ahead of cluster time at its last heartbeat; None if it did not say.
+    clock_ahead_ms: int | None = None
 
 
 class Sessions:
@@ -88,6 +89,14 @@ class Sessions:
         return min(
             (each.ends_ms for each in self._sessions.values() if each.ends_ms is not None), default=None
         )
+
+    def clocks_ahead_ms(self) -> list[int]:
+        """Return how far the clocks of the brokers with a session are ahead of cluster time."""
+        return [
+            session.clock_ahead_ms
+            for session in self._sessions.values()
+            if session.ends_ms is not None and session.clock_ahead_ms is not None
+        ]
 
     def have_applied(self, brokers: Iterable[int], index: int) -> bool:
         """Whether all of these brokers have applied the metadata up to `index`."""

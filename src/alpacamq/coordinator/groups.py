@@ -35,6 +35,8 @@ from .messages import (
     DeleteOffsetsRequest,
     FetchOffsetsRequest,
     GroupDescription,
+    GroupIds,
+    GroupIdsRequest,
     GroupRequest,
     GroupSettings,
     HeartbeatRequest,
@@ -84,6 +86,8 @@ class DescribeRequest(
     kw_only=True,
 ):
     """Describe one group."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
 
 class TopicDeleted(Request[None], frozen=True, kw_only=True):
@@ -256,6 +260,11 @@ class GroupCoordinator(HandlesOneByOne):
         listed = (_listed(group_id, group) for group_id, group in found if group is not None)
         return reply(reply_to, ListReply(groups=tuple(line for line in listed if request.matches(line))))
 
+    def list_ids(self, request: GroupIdsRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the ids of groups."""
+        names = self._configs.groups() if request.configured else self._groups.ids()
+        return reply(reply_to, GroupIds(groups=tuple(names)))
+
     def delete_group(self, request: DeleteGroupRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Delete a group and its offsets."""
         return reply(reply_to, Accepted(), self._groups.remove(request.group))
@@ -295,6 +304,7 @@ class GroupCoordinator(HandlesOneByOne):
         DescribeRequest: describe,
         RebalancesRequest: rebalances,
         ListRequest: list_groups,
+        GroupIdsRequest: list_ids,
         DeleteGroupRequest: delete_group,
         TopicDeleted: topic_deleted,
         OffsetsDropped: drop_offsets,
@@ -303,10 +313,6 @@ class GroupCoordinator(HandlesOneByOne):
     def group_ids(self) -> list[str]:
         """Return the ids of all groups."""
         return [*self._groups.ids()]
-
-    def configured_groups(self) -> list[str]:
-        """Return the ids of groups with settings of their own."""
-        return self._configs.groups()
 
     def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
         """Yield statistics of the groups that exist; consume them before the next event."""

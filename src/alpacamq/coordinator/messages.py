@@ -5,7 +5,7 @@ members or partitions gets one result for each; its `error` is None on success.
 """
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -107,6 +107,8 @@ class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
 class SyncRequest(GroupRequest[SyncReply], frozen=True, kw_only=True):
     """Get the assignment of a member. The leader sends the assignments of all members."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     generation: int
     member_id: str
     instance_id: str | None = None
@@ -117,6 +119,8 @@ class SyncRequest(GroupRequest[SyncReply], frozen=True, kw_only=True):
 
 class HeartbeatRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
     """Renew the session of a member of a classic group."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     generation: int
     member_id: str
@@ -184,6 +188,8 @@ class CommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
     In consumer groups (KIP-848) `generation` is the member epoch.
     """
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     offsets: tuple[OffsetToCommit, ...]
     generation: int = NO_GENERATION
     member_id: str = ""
@@ -206,6 +212,8 @@ class TxnCommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True
 class CompleteTransactionRequest(Request[Accepted], frozen=True, kw_only=True):
     """Apply or drop the offsets of a producer's transaction that has ended. May be repeated, and late."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     producer_id: int
     producer_epoch: int
     committed: bool
@@ -215,11 +223,15 @@ class CompleteTransactionRequest(Request[Accepted], frozen=True, kw_only=True):
 class ResetOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
     """Set the offsets of a group that has no members."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     offsets: tuple[OffsetToCommit, ...]
 
 
 class DeleteOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
     """Delete the offsets of these partitions."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     partitions: tuple[TopicPartition, ...]
 
@@ -249,6 +261,8 @@ class FetchOffsetsRequest(GroupRequest[FetchOffsetsReply], frozen=True, kw_only=
     returned with the ids of their topics, which may have been deleted.
     """
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     partitions: tuple[TopicPartition, ...] | None = None
     topic_ids: Mapping[str, TopicId] = {}
     member_id: str = ""
@@ -267,7 +281,7 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     assignment: bytes
 
 
-class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+class GroupDescription(msgspec.Struct, frozen=True, kw_only=True, tag="classic"):
     """A classic group."""
 
     group: str
@@ -298,6 +312,8 @@ class ListRequest(Request[ListReply], frozen=True, kw_only=True):
     `groups` restricts the list to these names.
     """
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     groups: tuple[str, ...] | None = None
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
@@ -309,6 +325,20 @@ class ListRequest(Request[ListReply], frozen=True, kw_only=True):
 
 def _is_among(word: str, words: frozenset[str]) -> bool:
     return not words or word.casefold() in {each.casefold() for each in words}
+
+
+class GroupIds(msgspec.Struct, frozen=True, kw_only=True):
+    """The ids of all groups of a coordinator."""
+
+    groups: tuple[str, ...]
+
+
+class GroupIdsRequest(Request[GroupIds], frozen=True, kw_only=True):
+    """Return the ids of all groups, or of those with settings of their own, which need not exist."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
+    configured: bool = False
 
 
 class DeleteGroupRequest(GroupRequest[Accepted], frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
@@ -102,3 +103,5 @@ class RebalancesReply(msgspec.Struct, frozen=True, kw_only=True):
 
 class RebalancesRequest(GroupRequest[RebalancesReply], frozen=True, kw_only=True):
     """List the recent rebalances of a group."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True

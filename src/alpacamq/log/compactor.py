@@ -261,6 +261,12 @@ class Compactor:
             running.wait_stopped()
             self._compaction = None
 
+    @property
+    def dirty_bytes(self) -> int:
+        """The size of the sealed segments that were written since the last compaction."""
+        compacted_to = self._unflushed.compacted_to
+        return sum(segment.size for segment in self._segments.sealed if segment.next_offset > compacted_to)
+
     def begin(
         self,
         config: TopicConfig,

@@ -145,6 +145,10 @@ class LeaderNotAvailable(AlpacaError):
     """No replica of the partition can lead it now; retry later."""
 
 
+class OffsetNotAvailable(AlpacaError):
+    """A new leader does not know yet up to where its log is committed; retry later."""
+
+
 class NotEnoughReplicas(AlpacaError):
     """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
 
@@ -373,11 +377,15 @@ class CoordinatorUnavailable(AlpacaError):
 
 
 class NotCoordinator(AlpacaError):
-    """Another broker hosts the coordinator; `coordinator` is the best guess, None if there is none."""
+    """Another broker hosts the coordinator; `coordinator` is the best guess, None if there is none.
 
-    def __init__(self, reason: str, coordinator: int | None = None) -> None:
+    `has_begun`: the coordinator moved while it handled the request, which may or may not have taken effect.
+    """
+
+    def __init__(self, reason: str, coordinator: int | None = None, *, has_begun: bool = False) -> None:
         super().__init__(reason)
         self.coordinator = coordinator
+        self.has_begun = has_begun
 
 
 class CorruptState(AlpacaError):

@@ -18,10 +18,27 @@ R = TypeVar("R")
 class Request(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """A request to a state machine. `R` is the type of its reply; an AlpacaError may take its place."""
 
+    # Whether a second attempt does no harm if the first has taken effect, and its reply is as good.
+    IS_IDEMPOTENT: ClassVar[bool] = False
+
     @property
     def routing_key(self) -> str:
         """The key that decides which machine of a topic handles the request."""
         raise NotImplementedError
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether the request may be sent again when it is not known whether it has taken effect."""
+        return self.IS_IDEMPOTENT
+
+    @property
+    def max_wait_ms(self) -> int:
+        """How long the machine may keep the request on purpose before it replies."""
+        return 0
+
+    def after(self, spent_ms: int) -> Self:  # noqa: ARG002 - for requests that wait
+        """Return the request for another attempt, which waits only for the rest of `max_wait_ms`."""
+        return self
 
 
 class Change(NamedTuple):

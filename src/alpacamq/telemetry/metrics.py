@@ -88,6 +88,23 @@ class FlushStats:
         self.postponed = 0
 
 
+class ForwardStats:
+    """Requests that this broker has sent to state machines of others, by kind."""
+
+    __slots__ = ("kinds",)
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, RequestStats] = {}
+
+    def called(self, kind: str, error: str, seconds: float) -> None:
+        """Count a call; `error` is empty if it succeeded."""
+        if (stats := self.kinds.get(kind)) is None:
+            stats = self.kinds[kind] = RequestStats()
+        stats.seconds.observe(seconds)
+        if error:
+            stats.refused(error)
+
+
 class ReplicationStats:
     """Counters of replication."""
 
@@ -116,3 +133,4 @@ class Metrics:
         self.limits = limits or SeriesLimits()
         self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs")}
         self.flushes = FlushStats()
+        self.forwarded = ForwardStats()

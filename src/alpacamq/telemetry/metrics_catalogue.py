@@ -63,6 +63,10 @@ LOOP_LAG = _histogram(
     "Delay with which the event loop wakes a sleeping task, measured continuously.",
 )
 LOOP_STALLS = _counter("alpacamq_event_loop_stalls_total", "Stalls of the event loop of 2 s or more.")
+CLOCK_AHEAD = _gauge(
+    "alpacamq_clock_ahead_seconds",
+    "How far the clock of the machine is ahead of cluster time; 0 without other brokers.",
+)
 FLUSH_SECONDS = _histogram("alpacamq_flush_seconds", "Duration of partition flushes (fsync).")
 FLUSH_FAILURES = _counter(
     "alpacamq_flush_failures_total",
@@ -111,6 +115,18 @@ SQS_SECONDS = _histogram(
     "action",
 )
 SQS_ERRORS = _counter("alpacamq_sqs_errors_total", "Errors returned to SQS clients.", "action", "error")
+FORWARDED_SECONDS = _histogram(
+    "alpacamq_forwarded_request_seconds",
+    "Time until another broker has answered a request about a group, transaction, queue or delayed message "
+    "that it coordinates, including long polling.",
+    "request",
+)
+FORWARDED_ERRORS = _counter(
+    "alpacamq_forwarded_errors_total",
+    "Such requests that failed; those that could be sent again are counted each time.",
+    "request",
+    "error",
+)
 
 TOPICS = _gauge("alpacamq_topics", "Topics, including internal ones.")
 PARTITIONS = _gauge("alpacamq_partitions", "Partitions of all topics.")

@@ -37,6 +37,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     e.NotController: ErrorCode.NOT_CONTROLLER,
     e.LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
+    e.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     e.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     e.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,

@@ -32,14 +32,24 @@ from alpacamq.coordinator.transactions.transaction import AddPartitions, Produce
 from alpacamq.model.batch import BatchHeader, Codec, read_header
 from alpacamq.model.errors import (
     AlpacaError,
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
     FencedProducer,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTimestamp,
     InvalidTransactionState,
+    NotController,
+    NotCoordinator,
+    NotEnoughReplicas,
+    PeerFailed,
+    PeerUnavailable,
     ProducerFenced,
+    RequestTimedOut,
     TransactionAbortable,
+    UnknownBroker,
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
@@ -88,6 +98,18 @@ _RECORD_ERRORS_FROM = 8
 _ABORTABLE_FROM = 11
 _JOINS_BY_WRITING_FROM = 12
 
+
+# The coordinator of a transaction, on any broker, did not answer.
+_NOT_CONFIRMED = (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotController,
+    NotCoordinator,
+    PeerFailed,
+    PeerUnavailable,
+    RequestTimedOut,
+    UnknownBroker,
+)
 
 # The result of a batch, or its pending append.
 Entry = PartitionProduced | tuple[Partition, Append]
@@ -269,6 +291,16 @@ def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHead
     if batch.is_transactional != (call.transactional_id is not None):
         raise InvalidRequest("a transactional batch requires a transactional id and vice versa")
     return batch.is_transactional and partition.open_transaction(batch.producer_id) is None
+
+
+def _retriable(error: AlpacaError) -> AlpacaError:
+    """Return the error of a batch whose transaction could not be confirmed: producers retry after it.
+
+    They would take the error of a coordinator for one of their own.
+    """
+    if isinstance(error, _NOT_CONFIRMED):
+        return NotEnoughReplicas(f"the transaction could not be confirmed: {error}")
+    return error
 
 
 def _result(partition: Partition, append: Append) -> PartitionProduced:
@@ -508,11 +540,11 @@ class ProduceRequests:
         partitions = tuple(partition.identity for partition in joining)
         transactions = self._broker.transactions
         if version >= _JOINS_BY_WRITING_FROM:
-            return await transactions.add_partitions(
-                AddPartitions(
-                    transactional_id=call.transactional_id, producer=producer, partitions=partitions
-                )
+            wanted = AddPartitions(
+                transactional_id=call.transactional_id, producer=producer, partitions=partitions
             )
+            errors = await transactions.add_partitions(wanted)
+            return {identity: _retriable(error) for identity, error in errors.items()}
         try:
             verified = await transactions.ask(
                 VerifyPartitions(
@@ -522,8 +554,11 @@ class ProduceRequests:
         except ProducerFenced as error:
             # Reported with an error code of partitions: clients expect no others here.
             return dict.fromkeys(partitions, FencedProducer(str(error)))
+        except ConcurrentTransactions as error:
+            # These clients expect that of the coordinator only.
+            return dict.fromkeys(partitions, NotEnoughReplicas(str(error)))
         except AlpacaError as error:
-            return dict.fromkeys(partitions, error)
+            return dict.fromkeys(partitions, _retriable(error))
         kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
         return {
             identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")

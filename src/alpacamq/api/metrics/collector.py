@@ -34,7 +34,7 @@ from . import requests
 from .cluster import collect_cluster
 from .exposition import Exposition, Labels
 from .requests import Traffic
-from .stats import all_transactions, lanes_of, stats_of, totals_of
+from .stats import lanes_of, stats_of, totals_of
 
 # No topic can have this name.
 OTHER = "(other)"
@@ -112,8 +112,9 @@ class OldestMessages:
         return ages
 
     async def _read(self, topic: str, index: int, offset: int) -> int | None:
-        partition = self._broker.topics.find(topic.encode(), index)
-        if partition is None:
+        topics, key = self._broker.topics, topic.encode()
+        # Without a replica here the age is left out: a scrape makes no calls to other brokers.
+        if (partition := topics.find(key, index) or topics.followed(key, index)) is None:
             return None
         try:
             found = partition.read(offset, 1, partition.high_watermark, at_least_one=True)
@@ -271,7 +272,10 @@ class TopicCollector:
         found: dict[str, tuple[_Levels, _Counts]] = {}
         looked_at = 0
         for name in list(self._topics.image.topics):
-            partitions = self._topics.partitions_of(name)
+            # What each broker leads adds up to the cluster. Counters stay when a leader moves: they would
+            # jump otherwise.
+            replicas = self._topics.replicas_of(name)
+            partitions = list(self._topics.ready_partitions_of(name).values())
             found[name] = (
                 _Levels(
                     partitions=len(partitions),
@@ -280,15 +284,15 @@ class TopicCollector:
                     damaged=sum(not each.is_sound for each in partitions),
                 ),
                 _Counts(
-                    written=sum(each.high_watermark for each in partitions),
-                    written_bytes=sum(each.written_bytes for each in partitions),
-                    written_batches=sum(each.written_batches for each in partitions),
-                    fetched=sum(each.fetched_messages for each in partitions),
-                    fetched_bytes=sum(each.fetched_bytes for each in partitions),
-                    skipped_batches=sum(each.skipped_batches for each in partitions),
+                    written=sum(each.written_messages for each in replicas),
+                    written_bytes=sum(each.written_bytes for each in replicas),
+                    written_batches=sum(each.written_batches for each in replicas),
+                    fetched=sum(each.fetched_messages for each in replicas),
+                    fetched_bytes=sum(each.fetched_bytes for each in replicas),
+                    skipped_batches=sum(each.skipped_batches for each in replicas),
                 ),
             )
-            looked_at += len(partitions)
+            looked_at += len(replicas)
             if looked_at >= _PARTITIONS_AT_ONCE:
                 looked_at = 0
                 await asyncio.sleep(0)
@@ -320,6 +324,7 @@ def collect_process(text: Exposition, broker: Broker) -> None:
         text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)
     text.histograms(m.LOOP_LAG, [((), broker.event_loop.lag)])
     text.one(m.LOOP_STALLS, broker.event_loop.stalls)
+    text.one(m.CLOCK_AHEAD, broker.clock_ahead_ms / 1000)
     if broker.metrics is not None:
         text.histograms(m.FLUSH_SECONDS, [((), broker.metrics.flushes.seconds)])
         text.one(m.FLUSH_FAILURES, broker.metrics.flushes.failed)
@@ -413,7 +418,7 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.one(m.HANGING_TRANSACTIONS, len(broker.transactions.hanging.found))
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
-        found = await all_transactions(broker, ListTransactions())
+        found = await broker.transactions.find_here(ListTransactions())
     stats = stats_of(found)
     text.add(m.TRANSACTIONAL_IDS, {(state,): count for state, count in stats.by_state.items()})
     now_ms = broker.clock.now_ms()

@@ -6,8 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.transactions.transaction import ListTransactions, Transaction
+from alpacamq.coordinator.transactions.transaction import Transaction
 from alpacamq.queues.messages import DescribeReply, PartitionTotals
 from alpacamq.wire.queues import LaneStats, QueueTotals, sum_of_lanes
 
@@ -66,11 +65,6 @@ def lanes_of(partitions: Iterable[PartitionTotals]) -> dict[str, LaneStats]:
                 )
             )
     return {name: sum_of_lanes(lanes) for name, lanes in by_name.items()}
-
-
-async def all_transactions(broker: Broker, request: ListTransactions) -> list[Transaction]:
-    """Return the requested transactions of all shards."""
-    return await broker.transactions.find(request)
 
 
 def stats_of(transactions: list[Transaction]) -> TransactionStats:

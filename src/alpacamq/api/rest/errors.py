@@ -122,6 +122,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.NotLeader: HTTPStatus.SERVICE_UNAVAILABLE,
     e.NotController: HTTPStatus.SERVICE_UNAVAILABLE,
     e.LeaderNotAvailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.OffsetNotAvailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.NotEnoughReplicas: HTTPStatus.SERVICE_UNAVAILABLE,
     e.NotEnoughReplicasAfterAppend: HTTPStatus.SERVICE_UNAVAILABLE,
     e.RequestTimedOut: HTTPStatus.SERVICE_UNAVAILABLE,

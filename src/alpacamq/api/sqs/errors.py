@@ -111,6 +111,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.NotLeader: UNAVAILABLE,
     e.NotController: UNAVAILABLE,
     e.LeaderNotAvailable: UNAVAILABLE,
+    e.OffsetNotAvailable: UNAVAILABLE,
     e.NotEnoughReplicas: UNAVAILABLE,
     e.NotEnoughReplicasAfterAppend: UNAVAILABLE,
     e.RequestTimedOut: UNAVAILABLE,

@@ -27,7 +27,7 @@ class Sending:
 
     async def send(self, request: SendMessage, caller: Caller) -> SendMessageResult:
         queue = self._directory.by_url(request.queue_url)
-        made = draft(queue, request, self._broker.clock.now_ms(), caller.trace_header)
+        made = draft(queue, request, self._broker.time.now_ms(), caller.trace_header)
         (sent,) = await self._publish(queue, [made], caller)
         if isinstance(sent, Fault):
             raise sent
@@ -65,7 +65,7 @@ class Sending:
         self, queue: Queue, request: SendMessageBatch, result: SendMessageBatchResult, trace_header: str
     ) -> list[tuple[str, Draft]]:
         """Return the valid entries; the others are added to the failed ones."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         check_ids(queue, request.entries)
         drafts = []
         size = 0

@@ -13,6 +13,7 @@ from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.statemachine.host import Batching, StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
+from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.errors import AlpacaError, TooManyDelayed, UnknownDelayed
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record
@@ -41,6 +42,7 @@ from alpacamq.timers.wheel import due_of
 from .delivery import Deliveries, DeliveryCounts, TargetPartitions
 from .log_reader import DelayRecords, DelaySearch
 from .requests import (
+    DELAY_REQUESTS,
     CancelDelayed,
     CountDelayed,
     DelayedEntry,
@@ -99,6 +101,15 @@ class DelayLog:
             return False
         self._compacted_at = machine.tombstones
         return True
+
+
+def is_replica_worth_compacting(log: PartitionLog) -> bool:
+    """Return whether the replica of a delay log that another broker leads is compacted: no machine is here.
+
+    Records live as long as their messages are pending, so much of what is old enough is garbage.
+    """
+    dirty_bytes = log.dirty_bytes
+    return dirty_bytes >= GARBAGE_BYTES and dirty_bytes * 2 >= log.size_bytes - dirty_bytes
 
 
 def in_parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
@@ -168,6 +179,8 @@ class DelayLogs:
             self._machine,
             perform=self._perform,
             batching=Batching(_weight, BATCH_BYTES),
+            requests=DELAY_REQUESTS,
+            answer=self._answer,
             # Delayed messages are on disk when they are acknowledged, whatever their topics promise. Whether
             # compaction is due is decided by `is_worth_compacting`.
             overrides={"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
@@ -221,17 +234,15 @@ class DelayLogs:
 
     async def number_for(self, topic: str, partition: int) -> int:
         """Return the number of the log that stores messages for a partition."""
-        await self._machines.all()
+        await self._machines.ensure_exists()
         return self._machines.index_of(routing_key(topic, partition))
 
     async def ask(self, request: Request[R]) -> R:
-        """Return the reply to one of DELAY_REQUESTS, or raise it if it is an error."""
-        host = await self._machines.host_of(request.routing_key)
-        answer: R = await self._answer(host, request)
-        return answer
+        """Return the reply to one of DELAY_REQUESTS, from the broker that has the log."""
+        return await self._machines.ask(request)
 
     async def pending_counts(self) -> list[PendingCounts]:
-        """Count the pending messages of every log that can be loaded."""
+        """Count the pending messages of every log, on whatever broker, that can be loaded."""
         return await self._machines.ask_all(CountPending())
 
     def check_room(self, count: int) -> None:

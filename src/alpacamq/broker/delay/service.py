@@ -6,10 +6,10 @@ there with the number of that partition, so that ids are unique in a topic.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,12 +22,10 @@ from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import (
-    AlpacaError,
     CoordinatorLoading,
     CoordinatorUnavailable,
     InvalidDelay,
     NotCoordinator,
-    PeerUnavailable,
     RecordError,
     RequestTimedOut,
     UnknownDelayed,
@@ -36,7 +34,6 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
-from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import DAY_MS, DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi, now_us
@@ -54,25 +51,16 @@ from alpacamq.timers.records import decode_envelope, encode_envelope
 from alpacamq.timers.wheel import MAX_DUE_MS
 
 from .delivery import DeliveryCounts, TargetPartitions
-from .host import DelayLogs, in_parts
+from .host import DelayLogs, in_parts, is_replica_worth_compacting
 from .requests import CancelDelayed, CountDelayed, DelayedEntry, ListDelayed, ReadDelayed
 
 log = get_logger(__name__)
-R = TypeVar("R")
 
-# How long a request is repeated while no broker has the delay log or its outcome is unknown: less than
-# clients wait for a reply.
-REPEAT_SECONDS = 15.0
-FIRST_PAUSE_SECONDS = 0.02
-MAX_PAUSE_SECONDS = 0.5
-# Errors after which a request is repeated.
-REPEATABLE = (
-    CoordinatorLoading,
-    CoordinatorUnavailable,
-    NotCoordinator,
-    PeerUnavailable,
-    RequestTimedOut,
-)
+# How long to wait until the broker with the delay log knows a topic that this one knows.
+NEW_TOPIC_SECONDS = 5.0
+NEW_TOPIC_PAUSE_SECONDS = 0.02
+# Errors of requests that a client may send again.
+RETRIABLE = (CoordinatorLoading, CoordinatorUnavailable, NotCoordinator, RequestTimedOut)
 _UNKNOWN_ORIGIN = Origin()
 
 
@@ -188,6 +176,10 @@ class Delays:
         self._being_scheduled = 0
         self._scheduled = 0
 
+    def now_ms(self) -> int:
+        """Return the time by which messages are due."""
+        return self._clock.now_ms()
+
     async def schedule(
         self,
         messages: Sequence[DelayedMessage],
@@ -233,7 +225,7 @@ class Delays:
         """Return when a producer's batch was first split, if it was sent before."""
         if not self._logs:
             return None
-        return await self._ask(FirstSeen(target=_target(partition), source=source))
+        return await self._logs.ask(FirstSeen(target=_target(partition), source=source))
 
     async def schedule_records(
         self,
@@ -283,7 +275,7 @@ class Delays:
                 numbered = source._replace(portion=portion)
                 offsets += await self._schedule_part(Schedule(messages=part, source=numbered))
         elif self._lanes is None:
-            for some in await asyncio.gather(*(self._ask(Schedule(messages=part)) for part in parts)):
+            for some in await asyncio.gather(*(self._logs.ask(Schedule(messages=part)) for part in parts)):
                 offsets += some
         else:
             async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
@@ -293,35 +285,19 @@ class Delays:
         return offsets
 
     async def _schedule_part(self, request: Schedule) -> list[int]:
-        """Schedule messages that carry a source, and repeat it while the outcome is unknown."""
+        """Schedule messages that carry a source: a request of unknown outcome is repeated on the way."""
         names = {(message.target.topic_id, message.target.partition) for message in request.messages}
-
-        def may_be_repeated(error: AlpacaError) -> bool:
-            # The broker with the log may not have heard of a new topic yet.
-            return isinstance(error, UnknownTopic) and all(self._topics.exists(*name) for name in names)
-
-        return await self._ask(request, may_be_repeated)
-
-    async def _ask(
-        self, request: Request[R], may_be_repeated: Callable[[AlpacaError], bool] = lambda _error: False
-    ) -> R:
-        """Ask the broker that has the delay log; in a cluster, again while there is none or it is unknown.
-
-        Requests can be repeated: schedules are recognised by their source, and others change nothing.
-        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + REPEAT_SECONDS
-        pause = FIRST_PAUSE_SECONDS
+        deadline = loop.time() + NEW_TOPIC_SECONDS
         while True:
             try:
                 return await self._logs.ask(request)
-            except AlpacaError as error:
-                if self._lanes is None or loop.time() + pause >= deadline:
+            except UnknownTopic:
+                # The broker with the log may not have heard of a new topic yet.
+                is_known = all(self._topics.exists(*name) for name in names)
+                if self._lanes is None or not is_known or loop.time() >= deadline:
                     raise
-                if not isinstance(error, REPEATABLE) and not may_be_repeated(error):
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            await asyncio.sleep(NEW_TOPIC_PAUSE_SECONDS)
 
     async def cancel(
         self, topic: str, partition: int, delayed_id: int, api: ClientApi = ClientApi.BROKER
@@ -338,7 +314,6 @@ class Delays:
             topic=topic, topic_id=target.topic_id, partition=partition, offset=offset, api=api
         )
         try:
-            # Not repeated if its outcome is unknown: then it could not be told from a delivery.
             entry = await self._logs.ask(request)
         except UnknownDelayed:
             raise unknown from None
@@ -351,7 +326,7 @@ class Delays:
         by_log = await self._by_log(topic, partition)
         described = self._topics.image.topic(topic)
         pages = [
-            self._ask(
+            self._logs.ask(
                 ListDelayed(
                     topic=topic,
                     topic_id=described.id.bytes,
@@ -397,7 +372,7 @@ class Delays:
             offsets = [entry.id // len(self._logs) for entry in entries]
             while offsets:
                 request = ReadDelayed(topic=topic, partition=entries[0].partition, offsets=tuple(offsets))
-                some = await self._ask(request)
+                some = await self._logs.ask(request)
                 for stored in some:
                     found[self._logs.id_of(stored.offset, number)] = stored.envelope
                 del offsets[: len(some)]
@@ -449,7 +424,9 @@ class Delays:
         if partition.identity.topic != DELAYS_TOPIC:
             return True
         number = partition.identity.partition
-        return number in self._logs and self._logs[number].is_worth_compacting()
+        if number in self._logs:
+            return self._logs[number].is_worth_compacting()
+        return not partition.is_leading and is_replica_worth_compacting(partition.log)
 
     async def _topic_stats(self, topic: str) -> DelayCounts:
         by_log = await self._by_log(topic, None)
@@ -458,7 +435,7 @@ class Delays:
             CountDelayed(topic=topic, topic_id=topic_id, partitions=partitions)
             for partitions in by_log.values()
         )
-        counts = await asyncio.gather(*map(self._ask, requests))
+        counts = await asyncio.gather(*map(self._logs.ask, requests))
         return DelayCounts(
             pending=sum(each.pending for each in counts),
             next_due_ms=min(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
     AddVoter,
     AllocateProducerIds,
@@ -132,6 +133,8 @@ class Metadata:
         self._settings = settings
         self._resume_clocks = resume_clocks
         self._quorum: Quorum
+        # Cluster time as this node knows it; the controller's, while that is here.
+        self.time = ClusterTime(clock.now_ms(), self._now_ms())
         self._ended: Callable[[], Sequence[BrokerId]] = lambda: ()
         self._controller: Controller | None = None
         # The last proposal of this controller: replies wait for it, so that none leaves before its reason.
@@ -338,6 +341,15 @@ class Metadata:
             observers=tuple(each for voter, each in progress.items() if voter not in quorum.voters),
         )
 
+    def cluster_time_ms(self) -> int:
+        """Return the cluster time."""
+        return self.time.at(self._now_ms())
+
+    def heard_time(self, time_ms: int, sent_ms: int) -> None:
+        """Learn the controller's time from a reply to a request that was sent at `sent_ms` by this node."""
+        if self._controller is None:
+            self.time.observe(time_ms, sent_ms, self._now_ms())
+
     def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
         """Tell the controller, if it is on this node, that a broker's connection was lost."""
         if self._controller is not None:
@@ -502,11 +514,12 @@ class Metadata:
         if self._controller is None and quorum.is_established and self.applied_index >= quorum.last_index:
             self._last = Proposed(quorum.last_index, quorum.term)
             self._resume_clocks(self.image.time_ms)
+            self.time.lead(self._clock.now_ms(), self.image.time_ms, self._now_ms())
             self._controller = Controller(
                 self.image,
                 self._settings,
                 self._now_ms(),
-                time_ms=self._clock.now_ms(),
+                time=self.time,
                 last_index=quorum.last_index,
             )
             log.info("controller_started", node=self._node_id, term=quorum.term)

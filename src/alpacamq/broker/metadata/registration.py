@@ -29,8 +29,16 @@ RETRY_SECONDS = 0.5
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
 
+# A clock that differs more from cluster time is reported.
+MAX_CLOCK_ERROR_MS = 5_000
+
 _MAGIC = b"ALBE"
 _VERSION = 1
+
+
+def is_clock_wrong(ahead_ms: int) -> bool:
+    """Whether the clock of a machine differs so much from cluster time that it is reported."""
+    return abs(ahead_ms) > MAX_CLOCK_ERROR_MS
 
 
 class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +65,13 @@ class Registration:
         settings: RegistrationSettings,
         disk: Disk,
         clock: Clock,
+        wall_clock: Clock | None = None,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
         stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
 
+        `wall_clock` is compared with cluster time; None if there are no other brokers.
         `stopped_cleanly`: the process before this one stopped on request.
         """
         self._metadata = metadata
@@ -72,6 +82,8 @@ class Registration:
         self._settings = settings
         self._disk = disk
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._is_clock_wrong = False
         self._damaged = damaged
         self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
@@ -81,6 +93,10 @@ class Registration:
         self._session_ends: float | None = None
         self._session_timer: asyncio.TimerHandle | None = None
         self._has_contact = True
+        # The damage that the last answered heartbeat has reported.
+        self._known_damage: frozenset[PartitionId] = frozenset()
+        # Called after each answered heartbeat that has reported damage.
+        self.damage_known: Callable[[], None] = lambda: None
         # Called when `has_contact` changes.
         self.contact_changed: Callable[[], None] = lambda: None
         # Whether the replicas of this broker are open; until then it stays fenced.
@@ -98,14 +114,24 @@ class Registration:
         self._heard(self._metadata.decide_alone(self._heartbeat()))
 
     async def register(self) -> None:
-        """Register at the controller. Returns once the image of this node has the registration."""
-        while self.epoch == NO_EPOCH:
+        """Register at the controller.
+
+        Returns once the image of this node has the registration, and its clock the controller's time: state
+        machines, which this broker may have to run with the next heartbeat, depend on it.
+        """
+        while self.epoch == NO_EPOCH or not self._metadata.time.is_synchronised:
             try:
-                self._metadata.former_process_ended()
-                asked = self._clock.monotonic()
-                found = await self._metadata.ask(self._request())
-                self._extend_session(asked)
-                await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
+                if self.epoch == NO_EPOCH:
+                    self._metadata.former_process_ended()
+                    asked = self._clock.monotonic()
+                    found = await self._metadata.ask(self._request())
+                    self._extend_session(asked)
+                    await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
+                await self._beat()
+            except (StaleBrokerEpoch, UnknownBroker) as error:
+                log.warning("broker_not_registered", reason=str(error))
+                self.epoch = NO_EPOCH
+                await asyncio.sleep(RETRY_SECONDS)
             except AlpacaError as error:
                 log.warning("broker_not_registered", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -115,12 +141,7 @@ class Registration:
         while True:
             await self.register()
             try:
-                # Not longer: the session goes on, and another controller may be elected meanwhile.
-                interval = self._settings.heartbeat_ms / 1000
-                asked = self._clock.monotonic()
-                reply = await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0))
-                self._heard(reply)
-                self._extend_session(asked)
+                await self._beat()
                 pause = self._settings.heartbeat_ms / 1000
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
@@ -137,6 +158,39 @@ class Registration:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    async def _beat(self) -> None:
+        """Send a heartbeat, and learn from the reply."""
+        asked = self._clock.monotonic()
+        # Not longer: the session goes on, and another controller may be elected meanwhile.
+        interval = self._settings.heartbeat_ms / 1000
+        heartbeat = self._heartbeat()
+        reply = await self._metadata.ask(heartbeat, timeout_seconds=max(interval, 1.0))
+        self._metadata.heard_time(reply.cluster_time_ms, int(asked * 1000))
+        self._heard(reply)
+        self._extend_session(asked)
+        self._check_clock()
+        self._known_damage = frozenset(heartbeat.damaged)
+        if self._known_damage:
+            self.damage_known()
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
+        if self._wall_clock is None:
+            return 0
+        return self._wall_clock.now_ms() - self._metadata.cluster_time_ms()
+
+    def _check_clock(self) -> None:
+        """Log when the clock of this machine begins or ceases to be wrong."""
+        ahead_ms = self.clock_ahead_ms
+        if is_clock_wrong(ahead_ms) is self._is_clock_wrong:
+            return
+        self._is_clock_wrong = not self._is_clock_wrong
+        report = log.error if self._is_clock_wrong else log.info
+        report(
+            "clock_wrong" if self._is_clock_wrong else "clock_right", node=self._node_id, ahead_ms=ahead_ms
+        )
 
     def ready(self) -> None:
         """Let the controller unfence this broker: its replicas are open."""
@@ -177,12 +231,15 @@ class Registration:
         )
 
     def _heartbeat(self) -> Heartbeat:
+        damaged = self._damaged()
+        # The controller is about to forget the rest.
+        self._known_damage &= frozenset(damaged)
         return Heartbeat(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
             applied_index=self._metadata.applied_index if self.is_ready else 0,
             wants_shutdown=self._is_leaving,
-            damaged=self._damaged(),
+            damaged=damaged,
             clock_ms=self._clock.now_ms(),
         )
 
@@ -209,6 +266,10 @@ class Registration:
         """Return whether the image names no other process as the broker with this id."""
         broker = self._metadata.image.brokers.get(self._node_id)
         return broker is None or not self._was_registered or broker.incarnation_id == self._incarnation_id
+
+    def is_damage_known(self, partition: PartitionId) -> bool:
+        """Return whether the controller knows that a replica of this broker is damaged."""
+        return partition in self._known_damage
 
     # The session, as seen from here.
 

@@ -120,6 +120,11 @@ class FollowedLog(Protocol):
         """Where the leader's log starts; -1 if that is not known."""
         ...
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether the log was emptied because of damage, and is not complete again."""
+        ...
+
     async def suspend(self) -> None:
         """Begin nothing any more, and return once the log is at rest."""
         ...
@@ -167,6 +172,8 @@ class Partition:
         self.refusal: AlpacaError | None = None
         # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
+        # Messages that became visible while this broker did not lead: others have counted them.
+        self._counted_elsewhere = 0
         self.fetched_messages = self.fetched_bytes = 0
         self.skipped_batches = 0  # skipped by readers: damaged, or failed to unpack
         self._awaiting_flush: deque[tuple[int, Sequence[Append]]] = deque()
@@ -258,11 +265,17 @@ class Partition:
     def is_leading(self) -> bool:
         return self._not_leading is None
 
+    @property
+    def written_messages(self) -> int:
+        """Messages that became visible while this broker led; of a partition without other replicas, all."""
+        return max(self.high_watermark - self._counted_elsewhere, 0)
+
     def _begin_role(self, state: PartitionState) -> None:
         log = self.log
         if not self._replicas and len(state.replicas) > 1:
             # Only a partition with no other replica knows that all it has is committed.
             self.high_watermark = min(max(log.high_watermark_hint, log.start_offset), log.end_offset)
+            self._counted_elsewhere = self.high_watermark
         self._replicas, self._isr = state.replicas, state.isr
 
     def _new_core(self, host: ReplicationHost, state: CommittedState) -> PartitionLeader:
@@ -441,8 +454,13 @@ class Partition:
 
     def follower_watermark(self, offset: int) -> None:
         """Note the high watermark of a partition that another broker leads."""
+        self._counted_elsewhere += offset - self.high_watermark
+        is_advanced = offset > self.high_watermark
         self.high_watermark = offset
         self.log.remember_high_watermark(offset)
+        if is_advanced and self._watchers:
+            for wake in list(self._watchers.values()):
+                wake(1)
 
     @property
     def is_sound(self) -> bool:

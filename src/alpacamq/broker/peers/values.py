@@ -2,7 +2,7 @@
 
 A value is a tagged msgspec struct of a registered type; nothing else is ever decoded. The reply to a
 `Request[R]` is decoded as R, the reply to any other value as a registered type or None. An AlpacaError is
-sent as the name of its class, its text and the attributes listed here.
+sent as the name of its class, its text and the attributes listed here, also where it is a field of a value.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,9 +37,11 @@ class Values:
             if kind.__struct_config__.tag is None:
                 raise TypeError(f"{kind.__name__} has no tag, so it cannot be told from other values")
         union: Any = Union[tuple(sorted(self._types, key=lambda kind: kind.__name__))]  # noqa: UP007
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode: Callable[[Buffer], Any] = msgspec.msgpack.Decoder(union).decode
-        any_reply: Callable[[Buffer], Any] = msgspec.msgpack.Decoder(union | None).decode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=encode_hook).encode
+        self._decode: Callable[[Buffer], Any] = msgspec.msgpack.Decoder(union, dec_hook=decode_hook).decode
+        any_reply: Callable[[Buffer], Any] = msgspec.msgpack.Decoder(
+            union | None, dec_hook=decode_hook
+        ).decode
         self._reply_decoders = {kind: reply_decoder(kind) or any_reply for kind in self._types}
 
     def encode(self, value: msgspec.Struct) -> bytes:
@@ -70,16 +72,39 @@ class Values:
         return kind in self._bootstrap
 
 
-def reply_decoder(kind: type) -> Callable[[Buffer], Any] | None:
-    """Return the decoder of R if a type derives from `Request[R]`, or from a subclass with R as parameter."""
+def reply_type(kind: type) -> Any:
+    """Return R if a type derives from `Request[R]`, or from a subclass with R as parameter.
+
+    Returns Ellipsis if it does not; NoneType if there is no reply, or an empty one.
+    """
     for owner in kind.__mro__:
         for base in owner.__dict__.get("__orig_bases__", ()):
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, Request):
                 (found,) = get_args(base)
                 if not isinstance(found, TypeVar):
-                    return msgspec.msgpack.Decoder(found).decode
-    return None
+                    return found
+    return ...
+
+
+def reply_decoder(kind: type) -> Callable[[Buffer], Any] | None:
+    """Return the decoder of R if a type derives from `Request[R]`."""
+    found = reply_type(kind)
+    return None if found is ... else msgspec.msgpack.Decoder(found, dec_hook=decode_hook).decode
+
+
+def encode_hook(value: object) -> object:
+    """Convert a field that msgpack does not know: an AlpacaError."""
+    if isinstance(value, e.AlpacaError):
+        return encode_error(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent to another node")
+
+
+def decode_hook(kind: type, value: object) -> object:
+    """Convert a field back that `encode_hook` has converted."""
+    if issubclass(kind, e.AlpacaError):
+        return decode_error(msgspec.convert(value, RemoteError))
+    raise NotImplementedError(f"{kind.__name__} cannot be received from another node")
 
 
 class RemoteError(msgspec.Struct, frozen=True, array_like=True):
@@ -96,7 +121,10 @@ ATTRIBUTES: Mapping[type[e.AlpacaError], Mapping[str, Callable[[Any], object]]] 
         "leader": lambda value: msgspec.convert(value, int | None),
         "leader_epoch": lambda value: msgspec.convert(value, int),
     },
-    e.NotCoordinator: {"coordinator": lambda value: msgspec.convert(value, int | None)},
+    e.NotCoordinator: {
+        "coordinator": lambda value: msgspec.convert(value, int | None),
+        "has_begun": lambda value: msgspec.convert(value, bool),
+    },
     e.NotController: {"controller": lambda value: msgspec.convert(value, int | None)},
     e.MemberIdRequired: {"member_id": lambda value: msgspec.convert(value, str)},
     e.StaleReceipt: {"is_done": lambda value: msgspec.convert(value, bool)},

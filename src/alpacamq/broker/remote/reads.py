@@ -27,6 +27,7 @@ from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidRequest,
+    PartitionNotReady,
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
@@ -35,6 +36,8 @@ from alpacamq.telemetry.logs import get_logger
 from .read_values import (
     AwaitRecords,
     Bounds,
+    CompactedSize,
+    CompactPartition,
     DeleteRecords,
     FetchedBatches,
     FetchedPage,
@@ -57,6 +60,7 @@ T = TypeVar("T")
 MAX_READ_BYTES: Final = 16 << 20
 # How long a search by timestamp may take at a leader: it may read much.
 SEARCH_MS: Final = 10_000
+COMPACTION_MS: Final = 600_000
 # A long poll is made of calls that wait this long at most.
 LEG_MS: Final = 5000
 # A verified piece up to this size is read at once: a thread would cost more.
@@ -141,7 +145,10 @@ class RemoteReads:
         executor: Executor,
         *,
         unpacked_limit_bytes: int,
+        compact: Callable[[Partition], Awaitable[bool]],
     ) -> None:
+        """`compact` compacts a partition of this broker; false if there was nothing to compact."""
+        self._compact = compact
         self._leaders = leaders
         self._topics = leaders.topics
         self._executor = executor
@@ -158,6 +165,7 @@ class RemoteReads:
             AwaitRecords: self._serve_waiting,
             FlushPartition: self._serve_flush,
             DeleteRecords: self._serve_deletion,
+            CompactPartition: self._serve_compaction,
         }
 
     def is_led_here(self, place: PartitionId) -> bool:
@@ -451,6 +459,22 @@ class RemoteReads:
 
         return await self._leaders.ask(place, local, lambda _: DeleteRecords(place=place, offset=offset), 0)
 
+    async def compact(self, place: PartitionId) -> CompactedSize:
+        """Compact a partition at its leader, up to its last record."""
+
+        async def local(_wait_ms: int) -> CompactedSize:
+            return await self._compacted(self._leaders.led_or_raise(place))
+
+        def request(_wait_ms: int) -> CompactPartition:
+            return CompactPartition(place=place)
+
+        # The time of a wait: it may take long.
+        return await self._leaders.ask(place, local, request, COMPACTION_MS)
+
+    async def _compacted(self, partition: Partition) -> CompactedSize:
+        before_bytes = partition.size_bytes
+        return CompactedSize(await self._compact(partition), before_bytes, partition.size_bytes)
+
     async def _flush(self, partition: Partition, offset: int | None) -> int:
         await partition.flush_to(partition.end_offset if offset is None else offset)
         return partition.log.flushed_offset
@@ -517,10 +541,16 @@ class RemoteReads:
                 await waiter.wait(request.wait_ms / 1000)
 
     async def _serve_flush(self, request: FlushPartition, _peer: Peer) -> int:
+        if self._leaders.topics.power_lost:
+            # The other broker has not heard yet that records may be lost.
+            raise PartitionNotReady("the last power loss is not settled yet")
         return await self._flush(self._leaders.led_or_raise(request.place), request.offset)
 
     async def _serve_deletion(self, request: DeleteRecords, _peer: Peer) -> Bounds:
         return await self._delete(self._leaders.led_or_raise(request.place), request.offset)
+
+    async def _serve_compaction(self, request: CompactPartition, _peer: Peer) -> CompactedSize:
+        return await self._compacted(self._leaders.led_or_raise(request.place))
 
     # Steps.
 

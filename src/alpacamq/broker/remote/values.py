@@ -4,13 +4,17 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, progress, read_values, status
+from . import appends, fifo, markers, progress, read_values, redrives, shards, status, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *fifo.VALUES,
     *markers.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
+    *redrives.VALUES,
+    *shards.VALUES,
     *status.STATUS_VALUES,
     *transactional_appends.VALUES,
+    *views.VALUES,
 )

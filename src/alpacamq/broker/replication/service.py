@@ -15,7 +15,7 @@ import msgspec
 from alpacamq.broker.metadata.metadata import Metadata
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.image import Delta
-from alpacamq.cluster.partition_state import PartitionState
+from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.replication.leader import KnownBrokers
@@ -66,8 +66,12 @@ class Replication:
         flushes: Flushes,
         executor: Executor,
         clock: Clock,
+        is_damage_known: Callable[[PartitionId], bool] = lambda _partition: False,
     ) -> None:
-        """`broker_epoch` returns that of this broker's registration; `connect` follows."""
+        """`broker_epoch` returns that of this broker's registration; `connect` follows.
+
+        `is_damage_known` returns whether the controller has confirmed that it knows of a replica's damage.
+        """
         self.node_id = node_id
         self.replica_lag_ms = settings.replica_lag_ms
         self.flush_counts = settings.flush is FlushPolicy.ACK
@@ -80,7 +84,7 @@ class Replication:
         self._peers: FetchPeers | None = None
         self._group: asyncio.TaskGroup | None = None
         self._resources = FollowerResources(
-            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts
+            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts, is_damage_known
         )
         self._followings: dict[Partition, Following] = {}
         # By leader and pace.
@@ -140,6 +144,12 @@ class Replication:
     def stopped(self, partition: Partition) -> None:
         self._stop_following(partition)
         self._proposals.remove(partition)
+
+    def damage_known(self) -> None:
+        """Rebuild the damaged replicas of which the controller knows by now."""
+        for following in self._followings.values():
+            if following.partition.log.has_lost_data:
+                following.drive()
 
     def in_sync_changed(self, before: Collection[int], after: Collection[int]) -> None:
         self.stats.in_sync_shrinks += not set(before) <= set(after)

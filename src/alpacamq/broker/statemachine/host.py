@@ -3,7 +3,8 @@
 Requests are gathered for a turn of the event loop and given to the machine as one batch. The records it
 returns are appended as one record batch; replies and effects follow once those records, and all before
 them, are as durable as the topic promises. If records cannot be written, memory is ahead of the log: the
-machine is discarded and rebuilt, and every pending request fails with CoordinatorUnavailable.
+machine is discarded and rebuilt, and every request that it has handled fails with CoordinatorUnavailable: it
+may have taken effect. CoordinatorLoading means that it has not.
 
 A host belongs to one leader epoch of its partition. When that ends, it is stopped, with every task that works
 for its machine, and is not used again.
@@ -46,6 +47,7 @@ SNAPSHOT_MS = 5 * 60_000
 # of the clock.
 SLICE_SECONDS = 0.0005
 _SLICE_ENTRIES = 32
+MAX_SLEEP_SECONDS = 5.0
 RELOAD_SECONDS = 1.0
 MAX_RELOAD_SECONDS = 60.0
 LOAD_SECONDS = 5.0
@@ -152,7 +154,7 @@ class StateMachineHost(Generic[M]):
         self.partition = partition
         # The epoch in which this broker leads the partition; the records of this host belong to no other.
         self.leader_epoch = partition.leader_epoch
-        self._stopped: AlpacaError | None = None
+        self._stopped: NotCoordinator | None = None
         self._running: asyncio.Task[Any] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._make = make
@@ -251,14 +253,14 @@ class StateMachineHost(Generic[M]):
             # Not a `finally` of the task: one that is cancelled before it begins has none.
             self._tasks.create_task(work).add_done_callback(lambda _: ended())
 
-    def stop(self, reason: AlpacaError) -> None:
+    def stop(self, reason: NotCoordinator) -> None:
         """Stop for ever, because this broker does not lead the partition in this epoch any more.
 
         Pending requests fail with `reason`. Records that were appended and are not acknowledged yet may still
-        become part of the log.
+        become part of the log: requests that the machine has handled fail with `has_begun`.
         """
         self._stopped = reason
-        self._discard(reason)
+        self._discard(NotCoordinator(str(reason), reason.coordinator, has_begun=True), not_begun=reason)
         self._posted_before_load.clear()
         self._loaded.set()  # lets those who wait for a load find out
         if self._running is not None:
@@ -332,9 +334,7 @@ class StateMachineHost(Generic[M]):
 
     def _handle(self, batch: Sequence[Pending]) -> None:
         if self._machine is None:
-            unavailable = self._stopped or CoordinatorUnavailable(
-                f"{self.partition.identity} is being loaded again"
-            )
+            unavailable = self._stopped or self._loading_again()
             for request, reply in batch:
                 if isinstance(reply, asyncio.Future):
                     if not reply.done():
@@ -389,7 +389,8 @@ class StateMachineHost(Generic[M]):
         self._changed.clear()
         snapshot_due_ms = None if self._is_writing_snapshot else self._snapshot_due_ms
         due = [at_ms for at_ms in (self._wake_at_ms, snapshot_due_ms) if at_ms is not None]
-        seconds = max(min(due) - self._clock.now_ms(), 0) / 1000 if due else None
+        # The clock is that of the cluster, which may run faster than this machine's for a while.
+        seconds = min(max(min(due) - self._clock.now_ms(), 0) / 1000, MAX_SLEEP_SECONDS) if due else None
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -516,16 +517,27 @@ class StateMachineHost(Generic[M]):
         report = log.info if isinstance(error, NotLeader) else log.error
         report("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
         self._loaded.clear()
-        self._discard(CoordinatorUnavailable(f"{self.partition.identity}: {error}"))
+        self._discard(
+            CoordinatorUnavailable(f"{self.partition.identity}: {error}"), not_begun=self._loading_again()
+        )
         self._changed.set()
 
-    def _discard(self, reason: AlpacaError) -> None:
-        """Discard the machine and what it has not delivered; fail the requests that wait for it."""
+    def _discard(self, reason: AlpacaError, *, not_begun: AlpacaError) -> None:
+        """Discard the machine and what it has not delivered; fail the requests that wait for it.
+
+        Those that it has not handled have certainly not taken effect, and fail with `not_begun`.
+        """
         self._machine = self._snapshot = None
         self._in_flight.clear()
+        for _, reply in self._gathered:
+            if isinstance(reply, asyncio.Future) and not reply.done():
+                reply.set_result(not_begun)
         for reply in self._pending:
             if not reply.done():
                 reply.set_result(reason)
+
+    def _loading_again(self) -> CoordinatorLoading:
+        return CoordinatorLoading(f"{self.partition.identity} is being loaded again")
 
     def _plan(self) -> None:
         """Wake `run` if something is due before it would wake."""

@@ -1,20 +1,22 @@
 """Runs state machines on the partitions of an internal topic, which is created when first needed.
 
 Each broker hosts the machines of the partitions that it leads: a host starts when leading begins and is
-stopped when it ends.
+stopped when it ends. Requests reach the machine on whichever broker it is, except those that are to be
+answered here or not at all: clients of the Kafka protocol find the brokers of their coordinators themselves.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.remote.shards import RequestCodec, ShardCalls
 from alpacamq.broker.topics import Topics
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import (
@@ -55,6 +57,8 @@ class HostResources:
     disk: Disk
     clock: Now
     executor: Executor
+    # None for a cluster of this node only.
+    shards: ShardCalls | None = None
 
 
 def is_host_of(host: StateMachineHost[Any], led: Partition | None) -> bool:
@@ -76,9 +80,22 @@ class StateMachineTopic(Generic[M]):
         check: Callable[[Partition, M], Outcome] | None = None,
         batching: Batching | None = None,
         overrides: Mapping[str, str] | None = None,
+        requests: Iterable[type[Request[Any]]] = (),
+        answer: Callable[[StateMachineHost[M], Request[Any]], Awaitable[Any]] | None = None,
+        undo: Callable[[Request[Any], Any], None] | None = None,
     ) -> None:
-        """Make a machine for a partition with `make`; the other callbacks are those of StateMachineHost."""
+        """Make a machine for a partition with `make`; the other callbacks are those of StateMachineHost.
+
+        `requests` are the types that other brokers may send to machines on this one; events are ignored.
+        `answer` answers a request from any broker at the broker that hosts its machine, in place of the
+        host's `ask`; it is cancelled when the client of the request is. `undo` is given a request to another
+        broker and its reply, if that comes after its client has gone.
+        """
         self.topic = topic
+        self.codec = RequestCodec(requests)
+        self._answer = answer
+        self.undo = undo
+        self._shards = resources.shards
         self._resources = resources
         self._make = make
         self._perform = perform
@@ -94,6 +111,8 @@ class StateMachineTopic(Generic[M]):
         self._tasks: asyncio.TaskGroup | None = None
         self._runs = asyncio.Event()
         self._topics.on_leadership(topic, self._leadership_changed)
+        if self._shards is not None:
+            self._shards.add(self)
 
     @property
     def started(self) -> Sequence[StateMachineHost[M]]:
@@ -162,20 +181,81 @@ class StateMachineTopic(Generic[M]):
 
         Raises CoordinatorUnavailable if there is none now.
         """
-        topic = await self._topics.ensure_internal(self.topic, partitions=COUNT, overrides=self._overrides)
-        state = self._topics.image.partition(PartitionId(topic.id, self.index_of(key)))
-        if state is None or state.leader is None:
+        await self.ensure_exists()
+        if (leader := self.leader_of(self.index_of(key))) is None:
             raise CoordinatorUnavailable(f"partition {self.index_of(key)} of {self.topic!r} has no leader")
-        return BrokerId(state.leader)
+        return BrokerId(leader)
+
+    async def ensure_exists(self) -> None:
+        """Create the topic if necessary; its machines may be on other brokers."""
+        if not self.exists:
+            await self._topics.ensure_internal(self.topic, partitions=COUNT, overrides=self._overrides)
 
     async def ask(self, request: Request[R]) -> R:
-        """Return the reply to a request, or raise it if it is an error."""
-        host = await self.host_of(request.routing_key)
-        return await host.ask(request)
+        """Return the reply of the machine that a request belongs to, on any broker.
+
+        Raises it if it is an error. Cancelling withdraws the request.
+        """
+        if self._shards is None:
+            return await self.ask_here(request)
+        await self.ensure_exists()
+        return await self._shards.ask(self, self.index_of(request.routing_key), request)
+
+    async def ask_at(self, index: int, request: Request[R]) -> R:
+        """Return the reply of the machine of a partition, on any broker; the topic exists."""
+        if self._shards is None:
+            await self.all()
+            return await self.ask_local(index, request)
+        return await self._shards.ask(self, index, request)
+
+    async def ask_here(self, request: Request[R]) -> R:
+        """Return the reply of a machine on this broker. Raises NotCoordinator if another broker has it."""
+        return await self._ask_host(await self.host_of(request.routing_key), request)
 
     async def ask_all(self, request: Request[R]) -> list[R]:
+        """Return the replies of the machines on all brokers, except of those that cannot be loaded.
+
+        Raises CoordinatorUnavailable, naming the brokers that do not answer.
+        """
+        if self._shards is None:
+            return await self.ask_all_here(request)
+        await self.ensure_exists()
+        return await self._shards.ask_all(self, request)
+
+    async def ask_all_here(self, request: Request[R]) -> list[R]:
         """Return the replies of every machine on this broker, except of those that cannot be loaded."""
-        return [await host.ask(request) for host in await self.all() if host.failure is None]
+        return [await self._ask_host(host, request) for host in await self.all() if host.failure is None]
+
+    async def ask_local(self, shard: int, request: Request[R]) -> R:
+        """Return the reply of a machine on this broker that a request of any broker was routed to."""
+        return await self._ask_host(self._routed_to(shard), request)
+
+    async def ask_loadable(self, shard: int, request: Request[R]) -> list[R]:
+        """Return the reply of a machine on this broker; nothing if it cannot be loaded."""
+        host = self._routed_to(shard)
+        return [await self._ask_host(host, request)] if host.failure is None else []
+
+    async def _ask_host(self, host: StateMachineHost[M], request: Request[R]) -> R:
+        if self._answer is not None:
+            return cast("R", await self._answer(host, request))
+        return await host.ask(request)
+
+    def _routed_to(self, shard: int) -> StateMachineHost[M]:
+        if (host := self._hosts.get(shard)) is None:
+            error = self._absence(shard)
+            # That there is no leader now is no failure of the request: it has not begun.
+            raise NotCoordinator(str(error)) if isinstance(error, CoordinatorUnavailable) else error
+        return host
+
+    def is_here(self, shard: int) -> bool:
+        """Return whether this broker hosts the machine of a partition."""
+        return shard in self._hosts
+
+    def leader_of(self, shard: int) -> int | None:
+        """Return the broker that hosts the machine of a partition; None if there is none now."""
+        topic = self._topics.image.topics.get(self.topic)
+        state = None if topic is None else self._topics.image.partition(PartitionId(topic.id, shard))
+        return None if state is None else state.leader
 
     def post_all(self, event: Request[Any]) -> None:
         """Post an event to every machine on this broker."""
@@ -230,17 +310,14 @@ class StateMachineTopic(Generic[M]):
             if not is_host_of(host, led.get(index)):
                 del self._hosts[index]
                 reason = f"this broker does not lead {host.partition.identity} any more"
-                host.stop(NotCoordinator(reason, self._leader_of(index)))
+                host.stop(NotCoordinator(reason, self.leader_of(index)))
         for index, partition in led.items():
             if index not in self._hosts:
                 self._hosts[index] = host = self._host(partition)
                 self._tasks.create_task(host.run())
         self._hosts = dict(sorted(self._hosts.items()))
-
-    def _leader_of(self, index: int) -> int | None:
-        topic = self._topics.image.topics.get(self.topic)
-        state = None if topic is None else self._topics.image.partition(PartitionId(topic.id, index))
-        return None if state is None else state.leader
+        if self._shards is not None:
+            self._shards.leadership_changed(self.topic)
 
     def _absence(self, index: int) -> AlpacaError:
         """Return the error for a partition that has no host here."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from alpacamq.client.errors import NotFound, check, only
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -24,7 +26,6 @@ from .cluster import Cluster, Coordinates, retry_transient
 from .transactional import claim
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_COORDINATOR_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class OpenTransaction:
     producer_epoch: int
     start_offset: int
     last_written_at_ms: int
+    coordinator_epoch: int = -1
 
 
 @retry_transient
@@ -116,15 +118,22 @@ def transaction(cluster: Cluster, name: str) -> Transaction | None:
 @retry_transient
 def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
     """Return open transactions in the partitions of topics; values are partition counts."""
-    request = DescribeProducersRequest(
-        topics=[
-            DescribeProducersTopic(name=name, partition_indexes=range(count))
-            for name, count in topics.items()
-        ]
-    )
+    existing = {topic.name for topic in cluster.metadata(list(topics)).topics if not topic.error_code}
+    partitions = [
+        TopicPartition(TopicName(name), index)
+        for name, count in topics.items()
+        if name in existing  # else deleted concurrently
+        for index in range(count)
+    ]
     found = []
-    for broker in cluster.all_brokers():
-        answer = broker.call(request, DescribeProducersResponse)
+    for leader, theirs in cluster.by_leader(partitions):
+        request = DescribeProducersRequest(
+            topics=[
+                DescribeProducersTopic(name=name, partition_indexes=[each.partition for each in those])
+                for name, those in groupby(theirs, attrgetter("topic"))
+            ]
+        )
+        answer = leader.call(request, DescribeProducersResponse)
         for topic in answer.topics:
             for partition in topic.partitions:
                 if partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -138,6 +147,7 @@ def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenT
                         producer_epoch=producer.producer_epoch,
                         start_offset=producer.current_txn_start_offset,
                         last_written_at_ms=producer.last_timestamp,
+                        coordinator_epoch=producer.coordinator_epoch,
                     )
                     for producer in partition.active_producers
                     if producer.current_txn_start_offset >= 0
@@ -172,9 +182,10 @@ def abort_in_partition(cluster: Cluster, hanging: OpenTransaction) -> None:
         producer_epoch=hanging.producer_epoch,
         transaction_result=False,
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
-        coordinator_epoch=_COORDINATOR_EPOCH,
+        coordinator_epoch=max(hanging.coordinator_epoch, 0),
     )
-    answer = cluster.any_broker().call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+    [(leader, _)] = cluster.by_leader([hanging.partition])
+    answer = leader.call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
     written = only(f"the marker for {hanging.partition}", answer.markers)
     result = only(f"the marker for {hanging.partition}", only("its topic", written.topics).partitions)
     check(f"writing an abort marker to {hanging.partition}", result.error_code)

@@ -89,6 +89,11 @@ class ConsumerHeartbeatRequest(GroupRequest[ConsumerHeartbeatReply], frozen=True
     client_host: str = ""
 
     @property
+    def may_be_repeated(self) -> bool:
+        # A join without an id creates a member, and a second leave fails.
+        return bool(self.member_id) and self.member_epoch >= JOIN_EPOCH
+
+    @property
     def is_full(self) -> bool:
         """Return whether all fields are set, as after a heartbeat whose reply may have been lost."""
         return self.member_epoch == JOIN_EPOCH or (
@@ -153,7 +158,7 @@ class ConsumerMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     target_assignment: Partitions
 
 
-class ConsumerGroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerGroupDescription(msgspec.Struct, frozen=True, kw_only=True, tag="consumer"):
     """A consumer group."""
 
     group: str

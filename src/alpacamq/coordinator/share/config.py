@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -200,6 +200,8 @@ def _text(
 class ConfigureGroupRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
     """Change the overrides of a group; None removes one."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     overrides: Mapping[str, str | None]
     replace_all: bool = False  # remove all other overrides
     dry_run: bool = False
@@ -207,6 +209,8 @@ class ConfigureGroupRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only
 
 class DescribeGroupConfigRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
     """Return the settings of a group, which need not exist: it can be configured before."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
 
 class GroupConfigs:

@@ -1,6 +1,8 @@
 """Requests and replies of share groups (KIP-932). Fields have the meaning of Kafka's protocol."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
@@ -39,6 +41,11 @@ class ShareHeartbeatRequest(GroupRequest[ShareHeartbeatReply], frozen=True, kw_o
     client_id: str = ""
     client_host: str = ""
 
+    @property
+    def may_be_repeated(self) -> bool:
+        # A join without an id creates a member, and a second leave fails.
+        return bool(self.member_id) and self.member_epoch >= JOIN_EPOCH
+
     def check(self) -> None:
         """Raise InvalidRequest if the request is invalid in any state of the group."""
         if not self.group:
@@ -64,6 +71,8 @@ class ShareHeartbeatRequest(GroupRequest[ShareHeartbeatReply], frozen=True, kw_o
 class MemberConfigRequest(GroupRequest[ShareConfig], frozen=True, kw_only=True):
     """Return the settings of the group to a member that is about to fetch; UnknownMember for others."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     member_id: str
 
 
@@ -86,7 +95,7 @@ class ShareMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Partitions
 
 
-class ShareGroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ShareGroupDescription(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     """A share group."""
 
     group: str
@@ -103,3 +112,5 @@ class MemberExpired(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     member_id: str
     topics: tuple[str, ...]
+    # Of a topic, if not all.
+    partitions: Mapping[str, tuple[int, ...]] = {}

@@ -221,6 +221,11 @@ class StreamsHeartbeatRequest(GroupRequest[StreamsHeartbeatReply], frozen=True, 
     client_id: str = ""
     client_host: str = ""
 
+    @property
+    def may_be_repeated(self) -> bool:
+        # A join without an id creates a member, and a second leave fails.
+        return bool(self.member_id) and self.member_epoch >= JOIN_EPOCH
+
     def check(self) -> None:
         """Raise InvalidRequest or StreamsInvalidTopology if invalid in any state of the group."""
         if not self.group:
@@ -283,7 +288,7 @@ class StreamsMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     target_assignment: Tasks
 
 
-class StreamsGroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+class StreamsGroupDescription(msgspec.Struct, frozen=True, kw_only=True, tag="streams"):
     """A streams group."""
 
     group: str

@@ -5,6 +5,7 @@ crash at any point leaves every partition with the same outcome.
 """
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import ClassVar
 
@@ -20,11 +21,14 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, reply
 
 from .transaction import (
     COMPLETE,
     PREPARED,
+    Aborted,
+    AbortIn,
     AddPartitions,
     DescribeTransaction,
     EndProtocol,
@@ -175,6 +179,12 @@ class TransactionCoordinator(HandlesOneByOne):
             ),
         )
 
+    def abort_in(self, request: AbortIn, reply_to: object, now_ms: int) -> Outcome:
+        """Abort the open transactions of partitions that have lost records."""
+        outcome = self.abort_open(now_ms, request.partitions)
+        outcome.replies.append(Reply(reply_to, Aborted(len(outcome.changes))))
+        return outcome
+
     HANDLERS: ClassVar = {
         InitProducer: init_producer_id,
         AddPartitions: add_partitions,
@@ -183,6 +193,7 @@ class TransactionCoordinator(HandlesOneByOne):
         DescribeTransaction: describe,
         ListTransactions: list_transactions,
         FindOpen: find_open,
+        AbortIn: abort_in,
         MarkersWritten: markers_written,
     }
 
@@ -223,11 +234,14 @@ class TransactionCoordinator(HandlesOneByOne):
             effects=[known.markers for known in self._transactions.values() if known.state in PREPARED]
         )
 
-    def abort_open(self, now_ms: int) -> Outcome:
-        """Abort and fence every open transaction, because a power loss may have lost some of its records."""
+    def abort_open(self, now_ms: int, lost: AbstractSet[TopicPartition] | None = None) -> Outcome:
+        """Abort and fence open transactions, because a power loss may have lost some of their records.
+
+        Those of the partitions in `lost`, or all.
+        """
         outcome = Outcome()
         for known in [*self._transactions.values()]:
-            if known.state is TransactionState.ONGOING:
+            if known.state is TransactionState.ONGOING and (lost is None or lost & {*known.partitions}):
                 aborted = known.fenced(None, now_ms)
                 outcome.changes.append(self._put(aborted))
                 outcome.effects.append(aborted.markers)

@@ -6,7 +6,7 @@ coordinator decides which transition a request causes, and whether it is allowed
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -259,7 +259,13 @@ class EndProtocol(Enum):
 
 
 class TransactionRequest(Request[R], Generic[R], frozen=True, kw_only=True):
-    """A request about one transactional id."""
+    """A request about one transactional id.
+
+    All may be repeated: a transaction is ended once, and an identity whose reply was lost is given again, or
+    is fenced by the next.
+    """
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     transactional_id: str
 
@@ -333,6 +339,18 @@ class FindOpen(Request[OpenTransactions], frozen=True, kw_only=True):
     """Return the open transactions of some producers."""
 
     producer_ids: frozenset[int]
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    """The number of transactions that were aborted."""
+
+    count: int
+
+
+class AbortIn(Request[Aborted], frozen=True, kw_only=True):
+    """Abort the open transactions of partitions that have lost records; the reply follows the decision."""
+
+    partitions: frozenset[TopicPartition]
 
 
 class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):

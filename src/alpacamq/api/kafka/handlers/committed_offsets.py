@@ -30,11 +30,17 @@ from alpacamq.coordinator.transactions.transaction import (
 )
 from alpacamq.model.errors import (
     AlpacaError,
+    CoordinatorLoading,
     InvalidGroupId,
     InvalidTransactionState,
+    NotCoordinator,
+    PeerFailed,
+    PeerUnavailable,
     ProducerFenced,
+    RequestTimedOut,
     StaleMemberEpoch,
     TransactionAbortable,
+    UnknownBroker,
 )
 from alpacamq.model.ids import NO_TOPIC_ID, TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic
@@ -76,7 +82,7 @@ async def offset_commit(
             instance_id=request.group_instance_id,
         )
         try:
-            results: PartitionResults = await backend.broker.groups.ask(asked)
+            results: PartitionResults = await backend.broker.groups.ask_here(asked)
         except StaleMemberEpoch as error:
             # Versions without member epochs do not know this error.
             known = call.version >= _MEMBER_EPOCHS_FROM
@@ -114,7 +120,7 @@ async def txn_offset_commit(
                 instance_id=request.group_instance_id,
                 number=await _check_transaction(backend, request, call),
             )
-            return _codes(await backend.broker.groups.ask(asked))
+            return _codes(await backend.broker.groups.ask_here(asked))
         except ProducerFenced:
             # The error code of a partition, as clients expect here.
             return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -182,7 +188,7 @@ async def offset_delete(
             raise InvalidGroupId("group id must not be empty")
         for some in _batches(wanted):
             asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
-            results: PartitionResults = await backend.broker.groups.ask(asked)
+            results: PartitionResults = await backend.broker.groups.ask_here(asked)
             codes.update(zip(some, _codes(results), strict=True))
             await call.pause()
     except AlpacaError as error:
@@ -249,6 +255,14 @@ async def _check_transaction(
 
     Returns the number of the transaction.
     """
+    try:
+        return await _confirmed(backend, request, call)
+    except (NotCoordinator, PeerFailed, PeerUnavailable, RequestTimedOut, UnknownBroker) as error:
+        # The coordinator of the transaction is another than that of the group, which the client has found.
+        raise CoordinatorLoading(f"the transaction could not be confirmed: {error}") from error
+
+
+async def _confirmed(backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call) -> int:
     transactions = backend.broker.transactions
     transactional_id = request.transactional_id
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
@@ -290,7 +304,7 @@ async def _fetched(
     )
     try:
         if named is None:
-            reply: FetchOffsetsReply = await backend.broker.groups.ask(asked)
+            reply: FetchOffsetsReply = await backend.broker.groups.ask_here(asked)
             topics = await _all_fetched(backend, reply, call)
         else:
             topics = await _named_fetched(backend, asked, named, call)
@@ -311,7 +325,7 @@ async def _named_fetched(
 ) -> list[wire.OffsetFetchResponseTopics]:
     offsets: list[wire.OffsetFetchResponsePartition] = []
     for some in _batches(_known_partitions(named)):
-        reply: FetchOffsetsReply = await backend.broker.groups.ask(
+        reply: FetchOffsetsReply = await backend.broker.groups.ask_here(
             msgspec.structs.replace(asked, partitions=tuple(some))
         )
         for each in reply.offsets:

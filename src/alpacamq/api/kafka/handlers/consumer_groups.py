@@ -49,7 +49,7 @@ async def consumer_group_heartbeat(
     try:
         if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:
             raise InvalidRequest("member id must not be empty")
-        reply: ConsumerHeartbeatReply = await backend.broker.groups.ask(asked)
+        reply: ConsumerHeartbeatReply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -88,7 +88,7 @@ async def _described(
     backend: Backend, request: wire.ConsumerGroupDescribeRequest, group: str
 ) -> wire.DescribedConsumerGroup:
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, ConsumerGroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not use the consumer protocol")
     except AlpacaError as error:

@@ -137,7 +137,7 @@ async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Cal
         knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
     )
     try:
-        reply: JoinReply = await backend.broker.groups.ask(asked)
+        reply: JoinReply = await backend.broker.groups.ask_here(asked)
     except MemberIdRequired as error:
         return wire.JoinGroupResponse(error_code=code_of(error), member_id=error.member_id)
     except AlpacaError as error:
@@ -176,7 +176,7 @@ async def sync_group(backend: Backend, request: wire.SyncGroupRequest, call: Cal
     try:
         if call.version >= _PROTOCOL_NAMED_FROM and None in (request.protocol_type, request.protocol_name):
             raise InconsistentGroupProtocol("a member must name a protocol type and a protocol")
-        reply: SyncReply = await backend.broker.groups.ask(asked)
+        reply: SyncReply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.SyncGroupResponse(error_code=code_of(error))
     return wire.SyncGroupResponse(
@@ -192,7 +192,7 @@ async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, _call: Cal
         instance_id=request.group_instance_id,
     )
     try:
-        await backend.broker.groups.ask(asked)
+        await backend.broker.groups.ask_here(asked)
     except CoordinatorLoading:
         # Loading the group restarts its sessions, and the client could only retry.
         return wire.HeartbeatResponse()
@@ -215,7 +215,7 @@ async def leave_group(
         ]
     asked = LeaveRequest(group=request.group_id, members=tuple(leaving))
     try:
-        reply: LeaveReply = await backend.broker.groups.ask(asked)
+        reply: LeaveReply = await backend.broker.groups.ask_here(asked)
         results = [(each, each.error) for each in reply.members]
     except UnknownMember as error:
         # An unknown group is an error of each member, not of the request.
@@ -253,7 +253,7 @@ async def list_groups(
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
     known = backend.broker.groups
     try:
-        listed = await known.list_groups(await known.group_ids())
+        listed = await known.list_groups(await known.group_ids_here())
         listed += await unlisted_share_groups(backend, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
@@ -292,7 +292,7 @@ async def _described(
 ) -> wire.DescribedGroup:
     allowed = group_operations(asked=request.include_authorized_operations)
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, GroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not use the classic protocol")
     except GroupIdNotFound as error:

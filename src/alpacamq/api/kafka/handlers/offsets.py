@@ -7,7 +7,7 @@ from enum import IntEnum
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.partition.leader import Partition, delete_before
-from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
+from alpacamq.model.errors import AlpacaError, OffsetNotAvailable, OffsetOutOfRange, PolicyViolation
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.offsets import (
     EpochEndOffset,
@@ -31,6 +31,7 @@ from alpacamq.protocol.messages.topics import (
 
 _TO_HIGH_WATERMARK = -1
 _READ_COMMITTED = 1
+_NOT_AVAILABLE_FROM = 5
 
 
 class Timestamp(IntEnum):
@@ -57,7 +58,7 @@ async def list_offsets(backend: Backend, request: ListOffsetsRequest, call: Call
                     partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST
                 )
             else:
-                result = await _listed(backend, topic.name, wanted, committed=committed)
+                result = await _listed(backend, topic.name, wanted, call.version, committed=committed)
             found.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
     return ListOffsetsResponse(topics=topics)
@@ -103,18 +104,34 @@ async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple
 
 
 async def _listed(
-    backend: Backend, name: str, wanted: ListOffsetsPartition, *, committed: bool
+    backend: Backend, name: str, wanted: ListOffsetsPartition, version: int, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     try:
         partition = backend.broker.topics.partition(name, wanted.partition_index)
         partition.check_epoch(wanted.current_leader_epoch)
         limit = partition.last_stable_offset if committed else partition.high_watermark
         offset, timestamp_ms, epoch = await _located(backend, partition, wanted.timestamp, limit)
+        if depends_on_end(wanted.timestamp, offset) and not partition.covers_former_epochs:
+            raise OffsetNotAvailable(
+                f"{partition.identity} has a new leader, which does not know its end yet"
+            )
     except AlpacaError as error:
-        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code_of(error))
+        code = code_of(error)
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _NOT_AVAILABLE_FROM:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index, offset=offset, timestamp=timestamp_ms, leader_epoch=epoch
     )
+
+
+def depends_on_end(timestamp_ms: int, offset: int) -> bool:
+    """Return whether an answer depends on where the log ends: that end, or that nothing was found before it.
+
+    After an election the high watermark is behind what former leaders had acknowledged, until the followers
+    have fetched from the new one.
+    """
+    return timestamp_ms == Timestamp.LATEST or offset < 0
 
 
 async def _located(

@@ -9,6 +9,7 @@ from uuid import UUID
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import group_operations
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import DeleteGroupRequest, ListedGroup
 from alpacamq.coordinator.share.group import ASSIGNOR
@@ -57,7 +58,7 @@ async def share_group_heartbeat(
         client_host=call.client_host,
     )
     try:
-        reply: ShareHeartbeatReply = await backend.broker.groups.ask(asked)
+        reply: ShareHeartbeatReply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -92,8 +93,9 @@ async def queue_topics(backend: Backend, group: str) -> list[str]:
 
 
 async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> list[ListedGroup]:
-    """Return groups that exist only because they use topics as queues."""
-    names = {queue.group for queue in await backend.broker.queues.queues()}
+    """Return groups that exist only because they use topics as queues, and would be coordinated here."""
+    groups = backend.broker.groups
+    names = {queue.group for queue in await backend.broker.queues.queues() if groups.is_here(queue.group)}
     return [
         ListedGroup(
             group=name, protocol_type=SHARE_PROTOCOL, state=ShareGroupState.EMPTY, type=SHARE_PROTOCOL
@@ -105,7 +107,7 @@ async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> lis
 async def find_share_group(backend: Backend, group: str) -> ShareGroupDescription:
     """Return the share group of this name; raise GroupIdNotFound."""
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             return found
     except GroupIdNotFound:
@@ -126,12 +128,12 @@ async def delete_group(backend: Backend, group: str) -> None:
     """Delete a group of any kind without members, and the queues of a share group."""
     topics: list[str] = []
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
     except GroupIdNotFound:
         if not (topics := await queue_topics(backend, group)):
             raise
     else:
-        await backend.broker.groups.ask(DeleteGroupRequest(group=group))
+        await backend.broker.groups.ask_here(DeleteGroupRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             topics = await queue_topics(backend, group)
     for topic in topics:
@@ -266,9 +268,11 @@ async def _described_topic(
 def _described_partition(
     backend: Backend, name: str, index: int, stats: PartitionTotals | None
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    try:
-        partition = backend.broker.topics.partition(name, index)
-    except AlpacaError as error:
+    topics = backend.broker.topics
+    topic = topics.image.topics.get(TopicName(name))
+    state = None if topic is None else topics.image.partition(PartitionId(topic.id, index))
+    if state is None:
+        error = topics.absence(name.encode(), index)
         return wire.DescribeShareGroupOffsetsResponsePartition(
             partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
@@ -277,7 +281,7 @@ def _described_partition(
     return wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,
         start_offset=stats.start_offset,
-        leader_epoch=partition.leader_epoch,
+        leader_epoch=state.leader_epoch,
         lag=stats.ready + stats.in_flight + stats.backoff + stats.dead_lettering,
     )
 
@@ -290,7 +294,7 @@ async def _altered(
     for each in topic.partitions:
         await call.pause()
         try:
-            _check_offset(backend, topic.topic_name, each)
+            await _check_offset(backend, topic.topic_name, each)
             offsets[each.partition_index] = each.start_offset
         except AlpacaError as error:
             failures[each.partition_index] = error
@@ -315,12 +319,17 @@ async def _altered(
     )
 
 
-def _check_offset(backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
-    partition = backend.broker.topics.partition(name, wanted.partition_index)
-    start, end = partition.start_offset, partition.high_watermark
+async def _check_offset(
+    backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition
+) -> None:
+    topics, index = backend.broker.topics, wanted.partition_index
+    if not topics.exists(name.encode(), index):
+        raise topics.absence(name.encode(), index)
+    bounds = await backend.broker.reads.bounds_at(PartitionId(topics.image.topic(name).id, index))
+    start, end = bounds.start_offset, bounds.high_watermark
     if not start <= wanted.start_offset <= end:
         raise OffsetOutOfRange(
-            f"offset {wanted.start_offset} of {partition.identity} is outside of {start} to {end}"
+            f"offset {wanted.start_offset} of {name}-{index} is outside of {start} to {end}"
         )
 
 
@@ -329,7 +338,7 @@ async def _check_new_or_empty(backend: Backend, group: str) -> None:
     if not group:
         raise InvalidGroupId("the group must have a name")
     try:
-        await backend.broker.groups.ask(DescribeRequest(group=group))
+        await backend.broker.groups.ask_here(DescribeRequest(group=group))
     except GroupIdNotFound:
         return
     await _check_empty(backend, group)

@@ -31,7 +31,7 @@ async def streams_group_heartbeat(
 ) -> wire.StreamsGroupHeartbeatResponse:
     try:
         asked = _asked(request, call)
-        reply = await backend.broker.groups.ask(asked)
+        reply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.StreamsGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     return _response(reply)
@@ -222,7 +222,7 @@ async def _described(
     backend: Backend, request: wire.StreamsGroupDescribeRequest, group: str
 ) -> wire.DescribedStreamsGroup:
     try:
-        found = await backend.broker.groups.ask(DescribeRequest(group=group))
+        found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, StreamsGroupDescription):
             raise GroupIdNotFound(f"group {group!r} is not a streams group")
     except AlpacaError as error:

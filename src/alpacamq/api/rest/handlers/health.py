@@ -11,9 +11,10 @@ from msgspec import Meta
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.metrics.exposition import CONTENT_TYPE
-from alpacamq.api.metrics.stats import all_transactions, stats_of
+from alpacamq.api.metrics.stats import stats_of
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
+from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.health import ALL, READY, Check, Checks, reads
 from alpacamq.coordinator.transactions.transaction import ListTransactions
@@ -95,17 +96,20 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     with suppress(AlpacaError):
         open_transactions = 0
         if TRANSACTIONS_TOPIC in topics:
-            found = stats_of(await all_transactions(broker, ListTransactions()))
+            found = stats_of(await broker.transactions.find(ListTransactions()))
             open_transactions = found.by_state["ongoing"]
-    partitions = list(broker.topics.all_partitions())
+    bounds = [
+        each for found in (await bounds_of_topics(broker, list(topics.values()))).values() for each in found
+    ]
+    known = [each for each in bounds if each is not None]
     return Stats(
         version=__version__,
         node_id=broker.settings.node_id,
         uptime_ms=broker.clock.now_ms() - backend.started_ms,
         topics=len(topics),
-        partitions=len(partitions),
-        messages=sum(each.high_watermark - each.start_offset for each in partitions),
-        size_bytes=sum(each.size_bytes for each in partitions),
+        partitions=len(bounds),
+        messages=sum(each.messages for each in known),
+        size_bytes=sum(each.size_bytes for each in known),
         groups=groups,
         queues=len(broker.queues.stats()),
         delayed=delayed,

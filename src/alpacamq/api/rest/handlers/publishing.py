@@ -81,7 +81,7 @@ _ONLY_MESSAGES = OneOrMore()
 async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | PublishedMessages:
     body, topic = call.body, call.parameters.topic
     broker = call.backend.broker
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.time.now_ms()
     if body.messages is UNSET:
         (result,) = await publish_all(call, topic, (body.to_message(now_ms),))
         if isinstance(result, AlpacaError):

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.metrics.stats import State, TransactionStats, all_transactions, stats_of
+from alpacamq.api.metrics.stats import State, TransactionStats, stats_of
 from alpacamq.api.rest.errors import UnknownProducer
 from alpacamq.api.rest.parameters import GroupText, MemberText, PartitionIndex, TopicText
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
@@ -322,7 +322,7 @@ async def list_transactions(call: Call[TransactionsQuery, Nothing]) -> Transacti
     found = sorted(
         (
             each
-            for each in await all_transactions(call.backend.broker, request)
+            for each in await call.backend.broker.transactions.find(request)
             if each.transactional_id > query.after
         ),
         key=lambda each: each.transactional_id,
@@ -335,7 +335,7 @@ async def list_transactions(call: Call[TransactionsQuery, Nothing]) -> Transacti
 
 
 async def transaction_stats(call: Call[Nothing, Nothing]) -> TransactionStats:
-    return stats_of(await all_transactions(call.backend.broker, ListTransactions()))
+    return stats_of(await call.backend.broker.transactions.find(ListTransactions()))
 
 
 ROUTES: tuple[AnyRoute, ...] = (
