@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dashboards.cluster import CLUSTER
 from dashboards.internals import INTERNALS
 from dashboards.overview import OVERVIEW
 from dashboards.panels import Dashboard
@@ -15,6 +16,7 @@ GRAFANA = Path(__file__).parent.parent / "deploy" / "grafana"
 DASHBOARDS: Mapping[str, Dashboard] = {
     "overview.json": OVERVIEW,
     "topics-and-queues.json": TOPICS,
+    "cluster.json": CLUSTER,
     "broker-internals.json": INTERNALS,
 }
 

@@ -268,7 +268,7 @@ async def test_engine_and_descriptions_agree_on_the_dead_letter_topic(
 
 async def ended(broker: Broker, task: RedriveTask) -> RedriveTask:
     async def is_over() -> RedriveTask | None:
-        (found,) = [each for each in broker.queues.redrives("orders.dlq") if each.id == task.id]
+        (found,) = [each for each in await broker.queues.redrives("orders.dlq") if each.id == task.id]
         return None if found.state in ("running", "cancelling") else found
 
     found = await eventually(is_over)
@@ -368,7 +368,7 @@ async def test_redrive_fails_and_says_how_many_were_moved_if_its_target_is_delet
         task = await broker.queues.start_redrive("orders.dlq", target="elsewhere", messages_per_second=10)
 
         async def has_moved() -> bool:
-            return broker.queues.redrives()[0].moved > 1
+            return (await broker.queues.redrives())[0].moved > 1
 
         await eventually(has_moved)
         await broker.topics.delete("elsewhere")
@@ -403,13 +403,13 @@ async def test_redrive_can_be_cancelled_and_limited(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker, count=6)
         task = await broker.queues.start_redrive("orders.dlq", messages_per_second=1)
-        assert broker.queues.cancel_redrive(task.id).state == "cancelling"
+        assert (await broker.queues.cancel_redrive(task.id)).state == "cancelling"
         assert (await ended(broker, task)).state == "cancelled"
         task = await broker.queues.start_redrive("orders.dlq", max_messages=2)
         assert (await ended(broker, task)).moved == 2
-        assert broker.queues.redrives()[0].id == task.id
+        assert (await broker.queues.redrives())[0].id == task.id
         with pytest.raises(InvalidRequest):
-            broker.queues.cancel_redrive("unknown")
+            await broker.queues.cancel_redrive("unknown")
 
 
 @pytest.mark.parametrize(

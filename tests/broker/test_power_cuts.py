@@ -376,7 +376,7 @@ async def is_moved(broker: Broker, queue: QueueId) -> bool:
 
 
 async def is_redriven(broker: Broker) -> bool:
-    return broker.queues.redrives()[0].state == "completed"
+    return (await broker.queues.redrives())[0].state == "completed"
 
 
 async def flushed(broker: Broker, topic: str) -> None:

@@ -16,7 +16,7 @@ from alpacamq.broker.publishing import Message, Published
 from alpacamq.coordinator.messages import CommitRequest, FetchOffsetsRequest, OffsetToCommit
 from alpacamq.model.errors import AlpacaError, StaleReceipt
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.queues.messages import Acquired, Action, ReceiveRequest
+from alpacamq.queues.messages import Action, ReceiveReply, ReceiveRequest
 
 from .open_brokers import eventually, running, sent, stored
 from .queue_steps import ORDERS, acknowledge, settle, values, waits
@@ -126,7 +126,7 @@ async def test_leased_messages_that_cannot_be_read_here_are_not_discarded(
         (first,) = await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
         lease = broker.queues._host.lease
 
-        async def lose_partition(request: ReceiveRequest) -> tuple[Acquired, ...]:
+        async def lose_partition(request: ReceiveRequest) -> ReceiveReply:
             leases = await lease(request)
             hiding.enter_context(absent(broker, "orders"))
             return leases

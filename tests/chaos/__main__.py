@@ -7,10 +7,9 @@ from pathlib import Path
 from random import SystemRandom
 
 from .faults import FAULTS, possible_faults
-from .loads import LOADS
-from .run import Plan, run
+from .run import LOADS, Plan, run
 
-DEFAULT_LOADS = "groups"
+DEFAULT_LOADS = "groups,transactions"
 
 
 def main() -> int:
@@ -31,6 +30,8 @@ def main() -> int:
     wanted = arguments.faults.split(",") if arguments.faults else list(possible)
     if unknown := sorted(set(wanted) - possible.keys()):
         parser.error(f"cannot inject here: {', '.join(unknown)}")
+    if "groups" not in arguments.loads.split(","):
+        parser.error("the load groups is needed: pauses are measured with it")
     if unknown := sorted(set(arguments.loads.split(",")) - LOADS.keys()):
         parser.error(f"no such load: {', '.join(unknown)}")
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="alpacamq-chaos-"))

@@ -44,6 +44,15 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     at_s: float = 0.0
 
 
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A request failed, or was not answered, in a client that leaves retries to its caller."""
+
+    client: str
+    error: str
+    waited_s: float
+    at_s: float = 0.0
+
+
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
     """A transaction is about to be committed or aborted."""
 
@@ -229,6 +238,7 @@ Event = (
     Sent
     | Acked
     | Refused
+    | Failed
     | Ending
     | Ended
     | Read

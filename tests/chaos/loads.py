@@ -341,7 +341,13 @@ class TransactionsLoad:
 
     def _transaction(self, producer: Any, name: str, dice: Random) -> None:
         records = [
-            Sent(dice.choice(self.topics), dice.randrange(PARTITIONS // 2), "", f"{name}.{each}", name)
+            Sent(
+                dice.choice(self.topics),
+                dice.randrange(PARTITIONS // 2),
+                name.partition(".")[0],
+                f"{name}.{each}",
+                name,
+            )
             for each in range(dice.randrange(1, 8))
         ]
         commit = dice.random() < 0.75
@@ -418,10 +424,3 @@ def read_back(nodes: ChaosNodes, history: History, topic: str) -> None:
         history.write(ReadBack(topic))
     finally:
         consumer.close()
-
-
-LOADS: dict[str, Callable[[ChaosNodes, History, int], Load]] = {
-    "records": lambda nodes, history, seed: RecordsLoad(nodes, history, seed, members=0),
-    "groups": RecordsLoad,
-    "transactions": TransactionsLoad,
-}

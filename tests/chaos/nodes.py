@@ -58,9 +58,9 @@ class ChaosNodes(Nodes):
             self._admin = AdminClient({"bootstrap.servers": self.kafka, "log_level": 0})
         return self._admin
 
-    def create(self, topic: str, partitions: int, factor: int = 3, **config: str) -> None:
+    def create(self, topic: str, partitions: int, config: dict[str, str] | None = None) -> None:
         """Create a topic, and wait until all its replicas are in sync."""
-        new = NewTopic(topic, partitions, factor, config=config)
+        new = NewTopic(topic, partitions, 3, config=config or {})
         self.admin.create_topics([new])[topic].result(30)
         self.wait_until_in_sync(topic)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +10,45 @@ from random import Random
 
 from .checker import Anomaly, check
 from .faults import Fault, hold
-from .history import Acked, FaultBegun, FaultEnded, History, Refused, read_events
-from .loads import LOADS, RecordsLoad
+from .history import (
+    Acked,
+    Committed,
+    Delayed,
+    Ended,
+    Failed,
+    FaultBegun,
+    FaultEnded,
+    History,
+    Read,
+    Refused,
+    Settled,
+    read_events,
+)
+from .loads import Load, RecordsLoad, TransactionsLoad
 from .nodes import ChaosNodes, chaos_nodes
+from .queue_loads import DelayLoad, QueueLoad, SqsLoad
 
 WARM_UP_S = 3.0
 BETWEEN_S = (1.0, 4.0)
 SHOWN = 5
+# The first is what pauses are measured with.
+LOADS: dict[str, Callable[[ChaosNodes, History, int], Load]] = {
+    "groups": RecordsLoad,
+    "transactions": TransactionsLoad,
+    "queues": QueueLoad,
+    "sqs": SqsLoad,
+    "delays": DelayLoad,
+}
+
+
+COUNTED: dict[type, str] = {
+    Acked: "records acknowledged",
+    Read: "read",
+    Committed: "offsets committed",
+    Ended: "transactions ended",
+    Settled: "messages settled",
+    Delayed: "messages delayed",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +83,14 @@ class Report:
     outcomes: list[Outcome] = field(default_factory=list)
     anomalies: list[Anomaly] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    acked: int = 0
+    # Requests without a result, of clients that do not retry.
+    failed: list[str] = field(default_factory=list)
+    # Confirmed requests by kind.
+    counts: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {self.acked} records acknowledged, {len(self.outcomes)} faults"]
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        lines = [f"seed {self.seed}: {len(self.outcomes)} faults; {counts}"]
         for name in sorted({each.fault for each in self.outcomes}):
             pauses = sorted(each.pause_s for each in self.outcomes if each.fault == name)
             slowest = max(each.in_sync_s for each in self.outcomes if each.fault == name)
@@ -68,6 +104,8 @@ class Report:
             lines += [f"    {each}" for each in self.anomalies if each.kind is kind][:SHOWN]
         lines.append(f"  errors of clients: {len(self.refused)}")
         lines += [f"    {each}" for each in self.refused[:SHOWN]]
+        lines.append(f"  failed requests of clients that do not retry: {len(self.failed)}")
+        lines += [f"    {each}" for each in self.failed[:SHOWN]]
         return "\n".join(lines)
 
 
@@ -91,7 +129,12 @@ def run(plan: Plan, directory: Path) -> Report:
     events = list(read_events(history.path))
     report.anomalies = check(events)
     report.refused = [f"{each.client}: {each.error}" for each in events if isinstance(each, Refused)]
-    report.acked = sum(isinstance(each, Acked) for each in events)
+    report.failed = [
+        f"{each.client} after {each.waited_s:.1f} s: {each.error}"
+        for each in events
+        if isinstance(each, Failed)
+    ]
+    report.counts.update(COUNTED[type(each)] for each in events if type(each) in COUNTED)
     return report
 
 

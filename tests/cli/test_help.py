@@ -34,6 +34,14 @@ ROOT = Path(__file__).parents[2]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 # They start Spark, which takes its time; tests/spark runs them.
 NEED_SPARK = ("alpacactl pipeline run", "alpacactl pipeline sql")
+# They need several nodes; tests/integration/test_cluster_operations.py runs them.
+NEED_NODES = (
+    "alpacactl cluster drain",
+    "alpacactl cluster remove",
+    "alpacactl cluster reassign --topic orders --to",
+    "alpacactl cluster reassign --file",
+)
+NOT_RUN = (*NEED_SPARK, *NEED_NODES)
 ALL = sorted({example for each in everything() for example in each.examples})
 LIVE = "alpacactl top"
 # What an example has to begin afresh for, and what others must not find.
@@ -141,9 +149,7 @@ def shop(opened: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return opened
 
 
-@pytest.mark.parametrize(
-    "example", [each for each in ALL if not each.startswith(NEED_SPARK) and each != LIVE]
-)
+@pytest.mark.parametrize("example", [each for each in ALL if not each.startswith(NOT_RUN) and each != LIVE])
 def test_an_example_works_as_printed(
     example: str, shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,8 +177,8 @@ def test_the_live_example_runs(broker: Broker) -> None:
         assert top.ended() == 0
 
 
-@pytest.mark.parametrize("example", [each for each in ALL if each.startswith(NEED_SPARK)])
-def test_an_example_that_needs_spark_is_valid(example: str) -> None:
+@pytest.mark.parametrize("example", [each for each in ALL if each.startswith(NOT_RUN)])
+def test_an_example_that_needs_more_than_a_broker_is_valid(example: str) -> None:
     assert hasattr(parse(shlex.split(example)[1:]), "run")
 
 

@@ -90,25 +90,18 @@ class FakeLog:
         return Topic(name=TopicName(name), id=found.id, partitions=len(found.partitions))
 
     def config(self, topic: str) -> TopicConfig | None:
-        found = self._readable(topic)
+        found = self.topics.get(topic)
         return None if found is None else found.config
 
-    def partitions(self, topic: str) -> int:
-        found = self._readable(topic)
-        return 0 if found is None else len(found.partitions)
-
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
-        if (found := self._readable(topic)) is None:
+        if (found := self.topics.get(topic)) is None or not found.is_readable:
             raise PartitionNotReady(f"{topic} is not here")
         log = found.partitions[partition]
         return log.start, log.end - log.open if is_committed else log.end
 
     def leader_end(self, topic: str, partition: int) -> int | None:
-        return self.topics[topic].partitions[partition].end
-
-    def _readable(self, topic: str) -> FakeTopic | None:
-        found = self.topics.get(topic)
-        return found if found is not None and found.is_readable else None
+        found = self.topics[topic]
+        return found.partitions[partition].end if found.is_readable else None
 
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         self.outlines += 1

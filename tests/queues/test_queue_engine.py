@@ -490,7 +490,7 @@ def test_deleting_a_topic_deletes_its_queues() -> None:
     queue.receive(queue=QueueId("workers", "other"))
     del queue.log.topics[QUEUE.topic]
     queue.post(TopicsChanged())
-    assert queue.ask(ListRequest()) == ListReply(queues=(QueueId("workers", "other"),))
+    assert queue.ask(ListRequest()) == ListReply(queues=((QueueId("workers", "other"), {}),))
     queue.check_changes()
     assert isinstance(queue.error_of(receive_request()), UnknownTopic)
     assert [type(result) for result in queue.settle(Action.ACK, message)] == [StaleReceipt]
@@ -549,21 +549,90 @@ def test_a_waiting_receive_does_not_get_messages_of_the_next_topic_of_that_name(
     assert isinstance(queue.answers[handle], UnknownTopic)
 
 
-def test_a_queue_is_loaded_only_where_its_partitions_can_be_read() -> None:
-    """Loaded elsewhere, it would lose its state."""
+def test_a_queue_that_is_loaded_while_its_partition_cannot_be_read_keeps_its_state() -> None:
     queue = host()
     queue.publish(3)
-    queue.ack(*queue.receive(2))
+    (first, _) = queue.receive(2)
+    queue.ack(first)
     topic = queue.log.topics[QUEUE.topic]
     topic.is_readable = False
-    with pytest.raises(PartitionNotReady):
-        queue.engine.check_loadable(lambda _topic: NO_TOPIC_ID)
-    assert isinstance(queue.error_of(receive_request()), PartitionNotReady)
-    assert isinstance(queue.error_of(ResetRequest(queue=QUEUE, offsets={0: 0})), PartitionNotReady)
-    topic.is_readable = True
     queue.engine.check_loadable(lambda _topic: NO_TOPIC_ID)
     queue.restart()
+    assert queue.describe().partitions[0].in_flight == 1
+    assert queue.receive() == ()
+    topic.is_readable = True
     assert offsets(queue.receive()) == [2]
+
+
+def test_a_queue_is_not_loaded_before_a_partition_that_is_led_here_is_open() -> None:
+    """Its end says whether messages were lost."""
+
+    class OpeningLog(FakeLog):
+        def leader_end(self, topic: str, partition: int) -> int | None:
+            raise PartitionNotReady("being opened")
+
+    log = OpeningLog()
+    log.add(QUEUE.topic).partitions[0].append(Entry())
+    queue = QueueHost(log)
+    queue.receive()
+    with pytest.raises(PartitionNotReady):
+        queue.engine.check_loadable(lambda _topic: NO_TOPIC_ID)
+
+
+class PartlyUnreadable(FakeLog):
+    """Some partitions cannot be read now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: set[int] = set()
+
+    def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
+        if partition in self.unreadable:
+            raise PartitionNotReady("its leader cannot be reached")
+        return super().bounds(topic, partition, is_committed=is_committed)
+
+
+def test_a_new_queue_opens_the_partitions_that_can_be_read_and_the_others_later() -> None:
+    log = PartlyUnreadable()
+    log.add(QUEUE.topic, partitions=2)
+    for partition in log.topics[QUEUE.topic].partitions:
+        partition.append(*[Entry()] * 2)
+    queue = QueueHost(log)
+    log.unreadable = {1}
+    assert [each[:2] for each in queue.receive()] == [(0, 0), (0, 1)]
+    assert isinstance(queue.error_of(ResetRequest(queue=QUEUE, offsets={1: 0})), PartitionNotReady)
+    assert [each.end_offset for each in queue.describe().partitions] == [2, 0]
+    log.unreadable = set()
+    assert [each[:2] for each in queue.receive()] == [(1, 0), (1, 1)]
+
+
+def test_a_new_queue_starts_at_the_end_of_all_partitions_or_of_none() -> None:
+    log = PartlyUnreadable()
+    log.add(QUEUE.topic, partitions=2)
+    for partition in log.topics[QUEUE.topic].partitions:
+        partition.append(*[Entry()] * 2)
+    queue = QueueHost(log)
+    log.unreadable = {1}
+    latest = ReceiveRequest(queue=QUEUE, consumer="", max_messages=10, start=Start.LATEST)
+    assert isinstance(queue.error_of(latest), PartitionNotReady)
+    log.unreadable = set()
+    assert queue.ask(latest) == ReceiveReply()
+    for partition in log.topics[QUEUE.topic].partitions:
+        partition.append(Entry())
+    assert sorted(each[:2] for each in queue.receive()) == [(0, 2), (1, 2)]
+
+
+def test_on_a_replica_that_lags_behind_nothing_is_received_twice() -> None:
+    queue = host()
+    queue.publish(4)
+    queue.ack(*queue.receive(3))
+    lagging = queue.log.topics[QUEUE.topic].partitions[0]
+    lagging.open = 2
+    queue.restart()
+    assert queue.receive() == ()
+    assert queue.describe().partitions[0].ready == 0
+    lagging.open = 0
+    assert offsets(queue.receive()) == [3]
 
 
 def test_state_is_not_cut_if_the_end_of_the_leader_is_unknown() -> None:
@@ -722,12 +791,10 @@ def test_the_numbers_of_queues_and_of_waiting_receives_are_limited() -> None:
     assert isinstance(queue.error_of(receive_request(queue=QueueId("others", "orders"))), TooManyGroups)
 
 
-def test_a_reset_beyond_the_log_is_clamped_to_its_bounds() -> None:
+def test_a_reset_to_before_the_log_starts_with_its_first_message() -> None:
     queue = host()
     queue.publish(5)
     queue.log.topics[QUEUE.topic].partitions[0].cut(2)
-    assert queue.ask(ResetRequest(queue=QUEUE, offsets={0: 99})) == SettleReply()
-    assert queue.receive() == ()
     assert queue.ask(ResetRequest(queue=QUEUE, offsets={0: -5})) == SettleReply()
     assert offsets(queue.receive()) == [2, 3, 4]
 

@@ -4,11 +4,12 @@ APIs receive this object and nothing below it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,7 @@ from alpacamq.telemetry.metrics import Metrics
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .dlq.writer import MoveTargets
 from .groups import CoordinatorSettings, Groups
 from .member import Member, MemberSettings
 from .metadata.metadata import Metadata
@@ -54,11 +56,14 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
+from .remote.fifo import FifoQueues
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.traces import RemoteTraces
+from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
 from .statemachine.host import Now
@@ -109,6 +114,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
+    # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
+    stray_retention_ms: int = 600_000
+
+
+class StartStep(NamedTuple):
+    """What a broker that starts is doing, and the health check that it fails meanwhile."""
+
+    check: str
+    doing: str
+    detail: str
 
 
 class Broker:
@@ -153,6 +168,8 @@ class Broker:
         # None for a cluster of this node only.
         self.member: Member | None = None
         self._is_built = False
+        # Directories of no partition, found at the start.
+        self._strays: Sequence[str] = ()
         self._is_recovered = asyncio.Event()
         self._is_settled = asyncio.Event()
 
@@ -221,6 +238,19 @@ class Broker:
         await self.registration.register()
         self._build()  # here: the image changes on the event loop
 
+    def start_step(self) -> StartStep:
+        """Return what a broker that does not serve yet waits for."""
+        if self.member is None or self._is_recovering():
+            return StartStep("recovery", "recovering", str(self.recovery))
+        if problems := self.member.bootstrap.problems:
+            return StartStep("cluster", "waiting for its cluster", "; ".join(each.text for each in problems))
+        if not self._is_built:
+            return StartStep("cluster", "joining its cluster", self.member.join_step())
+        return StartStep("cluster", "fenced", "until the controller knows that it has recovered")
+
+    def _is_recovering(self) -> bool:
+        return self._is_built and not self._is_recovered.is_set()
+
     @property
     def clock_ahead_ms(self) -> int:
         """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
@@ -243,9 +273,12 @@ class Broker:
             flushes=self._flushes,
             executor=self.work_threads,
             clock=self.clock,
+            is_damage_known=self.registration.is_damage_known,
         )
-        if self.member is not None:
-            self.replication.connect(self.member.peers)
+        self.registration.damage_known = self.replication.damage_known
+        peers = None if self.member is None else self.member.peers
+        if peers is not None:
+            self.replication.connect(peers)
         self.replicas = Replicas(
             self._directory.partitions,
             self._storage,
@@ -265,23 +298,22 @@ class Broker:
             has_contact=self.registration.has_contact,
         )
         self.registration.contact_changed = self.topics.contact_changed
-        leaders = LeaderCalls(
-            self.topics, settings.node_id, None if self.member is None else self.member.peers
-        )
+        leaders = LeaderCalls(self.topics, settings.node_id, peers)
         self.reads = RemoteReads(
-            leaders, self.work_threads, unpacked_limit_bytes=settings.unpacked_limit_bytes
+            leaders,
+            self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            compact=lambda partition: self.housekeeping.compact(partition),
         )
-        if self.member is not None:
-            self.member.serve(self.reads.handlers)
+        self.traces = RemoteTraces(self.tracing, self.topics, settings.node_id, peers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         shards = None
-        if self.member is not None:
+        if peers is not None:
             stats = None if self.metrics is None else self.metrics.forwarded
-            shards = ShardCalls(self.member.peers, metadata, settings.node_id, stats)
-            self.member.serve(shards.handlers)
+            shards = ShardCalls(peers, metadata, settings.node_id, stats)
         # The clock of due times: other brokers may have to deliver a message, or end a lease.
         self.time: Clock = self.clock
         steady_clock: Now = SteadyClock(self.clock)
@@ -295,9 +327,8 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
-        peers = None if self.member is None else self.member.peers
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(self.topics, peers)
+        progress = RemoteProgress(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
             replace(resources, clock=self.time),
@@ -313,18 +344,24 @@ class Broker:
         self.delayed_batches = DelayedBatches(
             self.delays, self.time, self.work_threads, settings.unpacked_limit_bytes
         )
+        views = PartitionViews(self.topics, self.reads, settings.node_id, peers)
         self.queues = Queues(
             QueueHost(
                 resources,
                 self.producer_ids,
                 settings.queues,
+                views,
+                MoveTargets(self.appends, progress, self.reads),
                 clock=self.clock,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
+            self.reads,
+            peers,
         )
+        metadata.subscribe(lambda _: views.leaders_changed())
         self.groups = Groups(resources, settings.coordination, self.queues)
         self.transactions = Transactions(
             resources,
@@ -336,9 +373,6 @@ class Broker:
             flush_elsewhere=self.reads.flush,
         )
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
-        if self.member is not None:
-            self.member.serve({**self.appends.handlers, **progress.handlers, **transactional.handlers})
-            self.member.serve(self.transactions.markers.handlers)
         self.publisher = Publisher(
             self.topics,
             self.appends,
@@ -349,14 +383,8 @@ class Broker:
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
-        self.fifo = FifoPublisher(
-            self.topics,
-            self.publisher,
-            self.delays,
-            clock=self.clock,
-            executor=self.work_threads,
-            unpacked_limit_bytes=settings.unpacked_limit_bytes,
-        )
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        self.fifo = FifoQueues(self.topics, fifo, leaders)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,
             self.work_threads,
@@ -364,12 +392,24 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
-        self.lags = GroupLags(self.topics, self.groups)
+        self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
-        if self.member is not None:
-            self.member.serve(self.cluster_status.handlers)
+        if self.member is not None and shards is not None:
+            for served in (
+                self.reads,
+                self.traces,
+                shards,
+                self.appends,
+                progress,
+                transactional,
+                self.transactions.markers,
+                self.queues,
+                self.fifo,
+                self.cluster_status,
+            ):
+                self.member.serve(served.handlers)
         self.topics.subscribe(self)
         self._is_built = True
 
@@ -391,8 +431,15 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
+            if self.member is not None:
+                tasks.create_task(self._delete_strays())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
+
+    async def _delete_strays(self) -> None:
+        """Delete partitions that the cluster deleted or moved while this node was down."""
+        await asyncio.sleep(self.settings.stray_retention_ms / 1000)
+        await self.replicas.delete_strays(self._strays, self.topics.image, self.settings.node_id)
 
     async def _settle_power_loss(self) -> None:
         """Wait until no offset, queue or transaction refers to lost records, and record that."""
@@ -487,13 +534,7 @@ class Broker:
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
-        partitions = self.topics.partitions_of(queue.topic)
-        ends = {
-            index: offset
-            for index, offset in offsets.items()
-            if index < len(partitions) and offset >= partitions[index].last_stable_offset
-        }
-        await self.queues.reset(queue, offsets)
+        ends = await self.queues.reset(queue, offsets)
         if queue.group == BUILT_IN_GROUP:
             await self.fifo.forget(queue.topic, ends)
 
@@ -597,8 +638,11 @@ class Broker:
             cut += recovered.cut_bytes
             for note in recovered.notes:
                 log.warning("recovery", partition=str(identity), note=note)
-        for name in sorted(set(self._directory.partition_names()) - known):
-            log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
+        self._strays = sorted(set(self._directory.partition_names()) - known)
+        # Alone, it may be the metadata that is wrong.
+        fate = "it is left alone" if self.member is None else "it is deleted later if the cluster agrees"
+        for name in self._strays:
+            log.warning("stray_partition_directory", name=name, hint=f"no topic owns it; {fate}")
         log.info(
             "recovered",
             partitions=len(known),

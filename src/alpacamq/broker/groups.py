@@ -212,8 +212,9 @@ class Groups:
 
     async def _release(self, departure: MemberExpired) -> None:
         for topic in departure.topics:
+            queue, partitions = QueueId(departure.group, topic), departure.partitions.get(topic)
             try:
-                await self._queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
+                await self._queues.release_consumer(queue, departure.member_id, partitions)
             except AlpacaError as error:
                 # Its leases expire.
                 log.info("share_member_not_released", group=departure.group, topic=topic, reason=str(error))

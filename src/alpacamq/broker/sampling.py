@@ -1,13 +1,17 @@
-"""Samples the broker for its history: rates of topics and groups, lag of groups, rates of queue lanes."""
+"""Samples the broker for its history: rates of topics and groups, lag of groups, rates of queue lanes.
+
+Each broker samples what it leads and coordinates.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from alpacamq.coordinator.messages import FetchOffsetsRequest
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from alpacamq.telemetry.history import History, Measure, Rates, SeriesKey
@@ -15,6 +19,7 @@ from alpacamq.telemetry.logs import get_logger
 
 from .groups import Groups
 from .queue.service import Queues
+from .remote.reads import RemoteReads
 from .slices import first_names, in_slices
 from .topics import Topics
 
@@ -39,35 +44,66 @@ class GroupLag(NamedTuple):
 class GroupLags:
     """Computes the lag of groups from their committed offsets."""
 
-    def __init__(self, topics: Topics, groups: Groups) -> None:
+    def __init__(self, topics: Topics, groups: Groups, reads: RemoteReads) -> None:
         self._topics = topics
         self._groups = groups
+        self._reads = reads
 
     async def group_names(self, limit: int, prefix: str = "") -> list[str]:
-        """Return the first groups by name."""
+        """Return the first groups by name, of all brokers."""
         return await first_names(await self._groups.group_ids(), limit, prefix=prefix)
 
+    async def group_names_here(self, limit: int) -> list[str]:
+        """Return the first groups by name that this broker coordinates."""
+        return await first_names(await self._groups.group_ids_here(), limit)
+
     async def of(self, groups: list[str]) -> list[GroupLag]:
-        """Return the lag of each group in each topic with committed offsets."""
+        """Return the lag of each group in each topic with committed offsets.
+
+        Partitions whose leaders do not answer are left out.
+        """
         found: list[GroupLag] = []
         async for some in in_slices(groups, _GROUPS_PER_SLICE):
-            for group in some:
-                found += await self._of_group(group)
+            offsets = {group: await self._offsets(group) for group in some}
+            ends = await self._ends({place for each in offsets.values() for place in each})
+            for group, committed in offsets.items():
+                found += _lags(group, committed, ends)
         return found
 
-    async def _of_group(self, group: str) -> Iterator[GroupLag]:
-        request = FetchOffsetsRequest(group=group)
-        reply = await self._groups.ask(request)
-        by_topic: dict[str, GroupLag] = {}
-        for each in reply.offsets:
-            partition = self._topics.find(each.topic.encode(), each.partition)
-            if partition is not None and each.offset >= 0:  # to clients, a negative offset is none
-                behind = max(partition.high_watermark - each.offset, 0)
-                so_far = by_topic.get(each.topic, GroupLag(group, each.topic, 0, 0))
-                by_topic[each.topic] = so_far._replace(
-                    messages=so_far.messages + behind, reached=so_far.reached + each.offset
-                )
-        return (lag for _, lag in sorted(by_topic.items()))
+    async def _offsets(self, group: str) -> dict[TopicPartition, int]:
+        reply = await self._groups.ask(FetchOffsetsRequest(group=group))
+        return {
+            TopicPartition(TopicName(each.topic), each.partition): each.offset
+            for each in reply.offsets
+            if each.offset >= 0  # to clients, a negative offset is none
+        }
+
+    async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        topics = self._topics
+        places = {
+            each: topics.place(*each)
+            for each in partitions
+            if topics.exists(each.topic.encode(), each.partition)
+        }
+        bounds = await self._reads.bounds(list(places.values()), patience_ms=0)
+        return {
+            partition: found.high_watermark
+            for partition, found in zip(places, bounds, strict=True)
+            if not isinstance(found, AlpacaError)
+        }
+
+
+def _lags(
+    group: str, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> Iterator[GroupLag]:
+    by_topic: dict[str, GroupLag] = {}
+    for partition, offset in committed.items():
+        if (end := ends.get(partition)) is not None:
+            so_far = by_topic.get(partition.topic, GroupLag(group, partition.topic, 0, 0))
+            by_topic[partition.topic] = so_far._replace(
+                messages=so_far.messages + max(end - offset, 0), reached=so_far.reached + offset
+            )
+    return (lag for _, lag in sorted(by_topic.items()))
 
 
 class LaneKey(NamedTuple):
@@ -136,7 +172,7 @@ class Sampler:
     def _sample_topics(self, counts: dict[CounterKey, int]) -> None:
         for name in self._topics.image.topics:
             if name not in INTERNAL_TOPICS:
-                written = sum(each.high_watermark for each in self._topics.partitions_of(name))
+                written = sum(each.written_messages for each in self._topics.replicas_of(name))
                 counts[CounterKey(Measure.PUBLISHED, name)] = written
 
     def _sample_queues(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
@@ -153,7 +189,7 @@ class Sampler:
     async def _sample_groups(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
         if OFFSETS_TOPIC not in self._topics.image.topics:
             return
-        for each in await self._lags.of(await self._lags.group_names(MAX_GROUPS)):
+        for each in await self._lags.of(await self._lags.group_names_here(MAX_GROUPS)):
             _add_lag(levels, each.topic, each.group, each.messages)
             counts[CounterKey(Measure.CONSUMED, each.topic, each.group)] = each.reached
 

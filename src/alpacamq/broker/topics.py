@@ -144,6 +144,10 @@ class Topics:
         self._leadership_listeners[topic] = changed
 
     @property
+    def node_id(self) -> BrokerId:
+        return self._node_id
+
+    @property
     def image(self) -> ClusterImage:
         return self._metadata.image
 
@@ -244,6 +248,11 @@ class Topics:
     def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
         """Return the partitions of a topic that this broker leads, by index."""
         return dict(self._replicas.led_of(name.encode()))
+
+    def replicas_of(self, name: str) -> Sequence[Partition]:
+        """Return the partitions of a topic that this broker has, led or followed."""
+        topic = self.image.topics.get(TopicName(name))
+        return () if topic is None else list(self._replicas.of_topic(topic.id).values())
 
     def all_partitions(self) -> Iterator[Partition]:
         """Yield every open partition of this broker."""

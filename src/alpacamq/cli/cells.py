@@ -28,6 +28,8 @@ class Tint(StrEnum):
 _STATES = {
     **dict.fromkeys(("stable", "running", "completed", "ok", "yes", "complete_commit"), Tint.GOOD),
     **dict.fromkeys(("empty", "cancelling", "cancelled", "ongoing", "assigning"), Tint.WARNING),
+    **dict.fromkeys(("draining", "drained", "stopping", "connecting"), Tint.WARNING),
+    **dict.fromkeys(("fenced", "none", "backoff", "closed"), Tint.BAD),
     **dict.fromkeys(("reconciling", "preparingrebalance", "completingrebalance"), Tint.WARNING),
     **dict.fromkeys(("dead", "failed", "degraded", "unreachable"), Tint.BAD),
 }

@@ -58,32 +58,32 @@ def connect(parsed: argparse.Namespace) -> "Cluster":
     from alpacamq.client.kafka.cluster import Cluster
 
     target: Target = parsed.target
-    address = broker_address(parsed)
-    cluster = Cluster(address)
+    addresses = broker_addresses(parsed)
+    cluster = Cluster(*addresses)
     if target.broker is None:
         try:
             cluster.any_broker()
         except Unreachable as error:
             raise Unreachable(
-                f"the broker at {target.http.address} advertises {address} to Kafka clients, which does "
+                f"the broker at {target.http.address} advertises {addresses[0]} to Kafka clients, which does "
                 "not answer; set kafka.advertised in its configuration to an address reachable from here, "
                 "or use --broker HOST:PORT"
             ) from error
     return cluster
 
 
-def broker_address(parsed: argparse.Namespace) -> "Address":
-    """Return the Kafka address of the target broker, as configured or requested over HTTP."""
-    from alpacamq.client.connect import parse_address
+def broker_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":
+    """Return the Kafka addresses of the target, as configured or requested over HTTP."""
+    from alpacamq.client.connect import parse_addresses
 
     target: Target = parsed.target
     if target.broker is None:
         from alpacamq.client.http.health import kafka_address
 
         with connect_http(parsed) as api:
-            return kafka_address(api)
+            return (kafka_address(api),)
     try:
-        return parse_address(target.broker.address)
+        return parse_addresses(target.broker.address)
     except ValueError as error:
         raise UsageError(f"{target.broker.where}: {error}") from None
 
@@ -92,16 +92,17 @@ def connect_http(parsed: argparse.Namespace) -> "HttpApi":
     """Connect to the HTTP API of the target broker."""
     from alpacamq.client.http.connection import HttpApi
 
-    return HttpApi(http_address(parsed))
+    return HttpApi(*http_addresses(parsed))
 
 
-def http_address(parsed: argparse.Namespace) -> "Address":
-    from alpacamq.client.connect import parse_address
+def http_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":
+    from alpacamq.client.connect import parse_addresses
     from alpacamq.client.http.connection import DEFAULT_PORT
 
     said = parsed.target.http
     try:
-        return parse_address(said.address.removeprefix("http://").rstrip("/"), DEFAULT_PORT)
+        plain = (each.strip().removeprefix("http://").rstrip("/") for each in said.address.split(","))
+        return parse_addresses(",".join(plain), DEFAULT_PORT)
     except ValueError as error:
         raise UsageError(f"{said.where}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from .commands import add_confirmation, add_verb, confirm, http_address, verbs_of
+from .commands import add_confirmation, add_verb, confirm, http_addresses, verbs_of
 from .contexts import Context, check_name, write
 from .output import Output, Table
 from .parsing import UsageError
@@ -92,14 +92,14 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _set(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.connect import parse_address
+    from alpacamq.client.connect import parse_addresses
 
     check_name(parsed.name)
     if parsed.http is None and parsed.broker is None:
         raise UsageError("nothing to store: give --http HOST:PORT, --broker HOST:PORT or both")
-    http = None if parsed.http is None else str(http_address(parsed))
+    http = None if parsed.http is None else ",".join(map(str, http_addresses(parsed)))
     try:
-        broker = None if parsed.broker is None else str(parse_address(parsed.broker))
+        broker = None if parsed.broker is None else ",".join(map(str, parse_addresses(parsed.broker)))
     except ValueError as error:
         raise UsageError(f"--broker: {error}") from None
     target: Target = parsed.target

@@ -24,7 +24,7 @@ NOUNS: Mapping[str, str] = {
     "delayed": "list, show and cancel delayed messages",
     "trace": "show the trace of a message",
     "transactions": "list, describe and abort transactions",
-    "cluster": "show brokers and their health",
+    "cluster": "show nodes and their health, drain and remove them, move replicas and leaders",
     "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
@@ -106,16 +106,16 @@ def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None
     options = parser.add_argument_group("common options")
     options.add_argument(
         "--http",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT,…",
         default=defaults["http"],
-        help="HTTP address of the broker "
+        help="HTTP address of the broker, or of several of a cluster: the first that answers is used "
         f"(${HTTP_VARIABLE}, ${ADDRESS_VARIABLE}, the context, {DEFAULT_HTTP})",
     )
     options.add_argument(
         "--broker",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT,…",
         default=defaults["broker"],
-        help="address of its Kafka API "
+        help="address of its Kafka API, or of several "
         f"(${BROKER_VARIABLE}, the context, requested over HTTP, {DEFAULT_BROKER})",
     )
     options.add_argument(

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .commands import add_verb, broker_address, verbs_of
+from .commands import add_verb, broker_addresses, verbs_of
 from .output import Output, Table, print_message
 from .parsing import CommandError
 
@@ -79,9 +79,9 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
     from alpacamq_spark.pipelines import load
 
     if parsed.target.is_explicit:
-        return load(path, broker=str(broker_address(parsed)))
+        return load(path, broker=_brokers(parsed))
     pipeline = load(path)
-    return pipeline if pipeline.definition.broker is not None else pipeline.at(str(broker_address(parsed)))
+    return pipeline if pipeline.definition.broker is not None else pipeline.at(_brokers(parsed))
 
 
 def _need_spark() -> None:
@@ -145,7 +145,7 @@ def _doctor(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.doctor import examine_pipeline
 
     pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
-    broker = str(broker_address(parsed)) if pipeline is None else pipeline.broker
+    broker = _brokers(parsed) if pipeline is None else pipeline.broker
     findings = examine_pipeline(pipeline, broker, start_spark=parsed.start_spark)
     rows = [
         {"subject": each.subject, "well": each.is_well, "detail": each.detail, "advice": each.advice or None}
@@ -161,3 +161,7 @@ def _show(report: "Report", output: Output) -> None:
     output.show(report.data, *tables)
     for note in report.notes:
         print_message(note)
+
+
+def _brokers(parsed: argparse.Namespace) -> str:
+    return ",".join(map(str, broker_addresses(parsed)))

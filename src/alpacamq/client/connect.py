@@ -68,3 +68,11 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     if address.port == 0:
         raise ValueError(f"{text!r}: the port of a broker must be from 1 to 65535")
     return address
+
+
+def parse_addresses(text: str, default_port: int = DEFAULT_PORT) -> tuple[Address, ...]:
+    """Parse a list of addresses, separated by commas; ValueError if it is empty or one is invalid."""
+    found = tuple(parse_address(each, default_port) for each in text.split(",") if each.strip())
+    if not found:
+        raise ValueError("no address is given")
+    return found

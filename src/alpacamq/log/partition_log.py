@@ -517,11 +517,8 @@ class PartitionLog:
     def delete(self) -> None:
         """Remove the log and its directory. Blocking. After a crash no remains look like a log."""
         self._release()
-        doomed = self.directory.with_name(f"{self.directory.name[:MAX_STEM]}.{uuid4().hex}{DELETED}")
         try:
-            self._storage.disk.rename(self.directory, doomed)
-            self._storage.disk.sync_directory(doomed.parent)
-            remove_tree(self._storage.disk, doomed)
+            remove_tree(self._storage.disk, mark_deleted(self._storage.disk, self.directory))
         except OSError as error:
             raise storage_error(self.directory, "deleting", error) from error
 
@@ -636,6 +633,14 @@ class PartitionLog:
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
             self._storage.indexes.discard(segment.index)
+
+
+def mark_deleted(disk: Disk, directory: Path) -> Path:
+    """Rename a log's directory, durably, so that no remains look like a log; return its new path."""
+    doomed = directory.with_name(f"{directory.name[:MAX_STEM]}.{uuid4().hex}{DELETED}")
+    disk.rename(directory, doomed)
+    disk.sync_directory(doomed.parent)
+    return doomed
 
 
 def sync_recovered_logs(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> None:

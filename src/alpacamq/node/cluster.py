@@ -222,7 +222,7 @@ class NodeListener:
 
     def serve_fetches(self, broker: Broker) -> None:
         """Serve replica fetches from now on."""
-        self._fetches = ReplicaFetches(broker.topics, broker.work_threads)
+        self._fetches = ReplicaFetches(broker.topics, broker.work_threads, broker.replication.stats)
         self._can_fetch.set()
 
     async def run(self) -> None:

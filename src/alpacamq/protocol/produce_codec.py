@@ -81,12 +81,18 @@ def encode_nodes(nodes: Sequence[Node]) -> bytes:
     """Encode the tagged field with the addresses of brokers, as the last one of a flexible response."""
     if not nodes:
         return b"\x00"
+    body = encode_endpoints(nodes)
+    return b"\x01\x00" + uvarint(len(body)) + body
+
+
+def encode_endpoints(nodes: Sequence[Node]) -> bytes:
+    """Encode the array of the addresses of brokers in a flexible response."""
     body = bytearray(uvarint(len(nodes) + 1))
     for node in nodes:
         host, rack = node.host.encode(), (node.rack or "").encode()
         body += _INT32.pack(node.id) + uvarint(len(host) + 1) + host + _INT32.pack(node.port)
         body += b"\x00\x00" if node.rack is None else uvarint(len(rack) + 1) + rack + b"\x00"
-    return b"\x01\x00" + uvarint(len(body)) + bytes(body)
+    return bytes(body)
 
 
 def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:

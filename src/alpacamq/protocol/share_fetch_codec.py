@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from .produce_codec import Node, encode_endpoints
 from .schema import run_to_end
 from .varint import uvarint
 
@@ -18,7 +19,6 @@ _MAX_INT16 = 2**15 - 1
 _NO_LEADER = _LEADER.pack(-1, -1)
 _NO_TEXT = b"\x00"
 _NO_TAGS = b"\x00"
-_NO_ENDPOINTS = b"\x01"
 # Partitions encoded between two yields.
 _STRIDE = 128
 
@@ -41,6 +41,8 @@ class PartitionShared(NamedTuple):
     acknowledge_error_message: str | None = None
     records_bytes: int = 0
     acquired: Sequence[AcquiredRange] = ()
+    # Id and epoch of the leader, if another broker leads.
+    current_leader: tuple[int, int] | None = None
 
 
 def encode_share_fetch_response(
@@ -74,6 +76,7 @@ def encode_share_fetch_response_in_slices(
     lock_timeout_ms: int = 0,
     error_code: int = 0,
     error_message: str | None = None,
+    nodes: Sequence[Node] = (),
 ) -> Generator[None, None, list[bytes]]:
     """Encode the response in slices, as `encode_share_fetch_response` does in one go."""
     pieces = []
@@ -91,7 +94,8 @@ def encode_share_fetch_response_in_slices(
             out += _text(partition.error_message)
             out += _INT16.pack(partition.acknowledge_error_code)
             out += _text(partition.acknowledge_error_message)
-            out += _NO_LEADER
+            leader = partition.current_leader
+            out += _NO_LEADER if leader is None else _LEADER.pack(*leader)
             out += uvarint(partition.records_bytes + 1)
             if partition.records_bytes:
                 records_bytes += partition.records_bytes
@@ -102,7 +106,7 @@ def encode_share_fetch_response_in_slices(
                 out += _ACQUIRED.pack(first, last, min(delivery_count, _MAX_INT16))
             out += _NO_TAGS
         out += _NO_TAGS
-    out += _NO_ENDPOINTS
+    out += encode_endpoints(nodes)
     out += _NO_TAGS
     pieces.append(bytes(out))
     size = _FRAME.size - _INT32.size + sum(map(len, pieces)) + records_bytes

@@ -209,11 +209,11 @@ class QueueDirectory:
                 self.output.write(queue)
 
     def check_loadable(self) -> None:
-        """Raise PartitionNotReady if a partition that a queue has state of cannot be read here."""
+        """Raise PartitionNotReady if a partition that a queue has state of is led here and not open yet."""
         for queue in self:
             for partition in queue.partitions.values():
                 if self._exists(queue, partition):
-                    queue.bounds(partition.number)
+                    self._log.leader_end(queue.id.topic, partition.number)
 
     def loaded(self, now_ms: int) -> None:
         """Resume after replay; repeat moves that are not known to be done."""
@@ -238,7 +238,6 @@ class QueueDirectory:
         return topic is not None and queue.is_of(topic) and partition.number < topic.partitions
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
-        _, log_end = queue.bounds(partition.number)
         leader_end = self._log.leader_end(queue.id.topic, partition.number)
         if leader_end is not None and cut_tail(partition, leader_end, self.output):
             partition.generation = self.new_generation(now_ms)
@@ -249,7 +248,7 @@ class QueueDirectory:
             queue.emit(partition, offset, leases.count, leases.move)
         partition.advance()
         partition.rebuild_backlog(in_key_order=queue.settings.queue_ordering == "key")
-        partition.backlog.count_from(log_end)
+        partition.backlog.count_from(queue.bounds(partition.number)[1])
         queue.unread |= 1 << partition.number
 
     def _replay_removal(self, stored: StoredKey) -> None:

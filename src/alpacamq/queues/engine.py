@@ -20,13 +20,19 @@ from .messages import (
     BacklogRead,
     ConfigureRequest,
     DeleteRequest,
+    DescribeAllReply,
+    DescribeAllRequest,
     DescribeReply,
     DescribeRequest,
     EngineLimits,
+    FinishedReply,
+    FinishedRequest,
     ListReply,
     ListRequest,
     MovesDone,
     MovesReturned,
+    OverridesReply,
+    OverridesRequest,
     PartitionsView,
     QueueId,
     ReceiveReply,
@@ -212,21 +218,12 @@ class QueueEngine:
         return self._finish(out, now_ms)
 
     def settings(self, queue_id: QueueId) -> TopicConfig:
-        """Return the settings of a topic with the overrides of the group.
-
-        Raises UnknownTopic, or PartitionNotReady if the topic cannot be read here.
-        """
+        """Return the settings of a topic with the overrides of the group. Raises UnknownTopic."""
         if (queue := self._queues.find(queue_id)) is not None:
             return queue.settings
         if (config := self._log.config(queue_id.topic)) is None:
             raise unreadable(queue_id.topic, self._log)
         return config
-
-    def is_done(self, queue_id: QueueId, partition: int, offset: int) -> bool:
-        """Return whether a message was acknowledged, discarded or moved."""
-        queue = self._queues.find(queue_id)
-        found = None if queue is None else queue.partitions.get(partition)
-        return found is not None and found.progress.is_done(offset)
 
     def stats(self) -> list[DescribeReply]:
         """Describe all queues."""
@@ -250,9 +247,9 @@ class QueueEngine:
         self._queues.replay(key, value)
 
     def check_loadable(self, former_id: Callable[[str], TopicId]) -> None:
-        """Raise PartitionNotReady if a partition that a queue has state of cannot be read here.
+        """Raise PartitionNotReady if a partition that a queue has state of is led here and not open yet.
 
-        To be called before `loaded`, which needs their bounds. Queues without a topic id, as version 0.1
+        To be called before `loaded`, which needs their ends. Queues without a topic id, as version 0.1
         stored them, get that which `former_id` returns for their topic.
         """
         self._queues.adopt_topic_ids(former_id)
@@ -307,7 +304,7 @@ class QueueEngine:
         self, request: ReleaseConsumerRequest, _reply_to: object, _out: Outcome, now_ms: int
     ) -> SettleReply:
         if (queue := self._queues.find(request.queue)) is not None:
-            release_consumer(queue, request.consumer, now_ms)
+            release_consumer(queue, request.consumer, request.partitions, now_ms)
             self._dirty[queue] = None
         return SettleReply()
 
@@ -316,10 +313,10 @@ class QueueEngine:
         check_partitions(topic, request.offsets, self._log)
         queue = self._queues.open(request.queue, now_ms)
         queue.open_partitions(Start.EARLIEST)
+        starts = {number: queue.bounds(number)[0] for number in request.offsets}
         for number, offset in request.offsets.items():
-            log_start, log_end = queue.bounds(number)
             generation = self._queues.new_generation(now_ms)
-            queue.reset(number, min(max(offset, log_start), log_end), generation)
+            queue.reset(number, max(offset, starts[number]), generation)
         self._dirty[queue] = None
         return SettleReply()
 
@@ -344,7 +341,28 @@ class QueueEngine:
         return describe(self._queues.get(request.queue))
 
     def _list(self, _request: ListRequest, _reply_to: object, _out: Outcome, _now_ms: int) -> ListReply:
-        return ListReply(queues=tuple(queue.id for queue in self._queues))
+        return ListReply(queues=tuple((queue.id, dict(queue.overrides)) for queue in self._queues))
+
+    def _describe_all(
+        self, _request: DescribeAllRequest, _reply_to: object, _out: Outcome, _now_ms: int
+    ) -> DescribeAllReply:
+        return DescribeAllReply(queues=tuple(self.stats()))
+
+    def _overrides(
+        self, request: OverridesRequest, _reply_to: object, _out: Outcome, _now_ms: int
+    ) -> OverridesReply:
+        queue = self._queues.find(request.queue)
+        return OverridesReply(overrides={} if queue is None else dict(queue.overrides))
+
+    def _finished(
+        self, request: FinishedRequest, _reply_to: object, _out: Outcome, _now_ms: int
+    ) -> FinishedReply:
+        queue = self._queues.find(request.queue)
+        partition = None if queue is None else queue.partitions.get(request.partition)
+        if partition is None:
+            return FinishedReply(offsets=())
+        progress = partition.progress
+        return FinishedReply(offsets=tuple(offset for offset in request.offsets if progress.is_done(offset)))
 
     def _records_arrived(self, event: RecordsArrived, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
         topic, partition = event.topic, event.partition
@@ -442,7 +460,10 @@ _HANDLERS: Mapping[type[Request[Any]], _Handler] = {
     ConfigureRequest: QueueEngine._configure,
     DeleteRequest: QueueEngine._delete,
     DescribeRequest: QueueEngine._describe,
+    DescribeAllRequest: QueueEngine._describe_all,
     ListRequest: QueueEngine._list,
+    OverridesRequest: QueueEngine._overrides,
+    FinishedRequest: QueueEngine._finished,
     RecordsArrived: QueueEngine._records_arrived,
     BacklogRead: QueueEngine._backlog_read,
     MovesDone: QueueEngine._moves_done,

@@ -38,10 +38,10 @@ class Outline(NamedTuple):
 
 
 class PartitionsView(Protocol):
-    """The topics of the cluster, and the bounds of the partitions that can be read here, without I/O.
+    """The topics of the cluster, and the bounds of their partitions as far as they are known, without I/O.
 
-    Only `topic` says whether a topic exists. One that exists may not be readable here: while it is created or
-    recovered, or because other brokers have its partitions.
+    Only `topic` says whether a topic exists. The bounds of a partition may not be known: while it is created
+    or recovered, or while its leader, another broker, cannot be reached.
     """
 
     @property
@@ -54,17 +54,13 @@ class PartitionsView(Protocol):
         ...
 
     def config(self, topic: str) -> TopicConfig | None:
-        """Return the settings of a topic; None if it cannot be read here."""
-        ...
-
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions that can be read here, from the first on."""
+        """Return the settings of a topic; None if it does not exist."""
         ...
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
         """Return the first offset of a partition, and its last stable offset or its high watermark.
 
-        Raises PartitionNotReady if the partition cannot be read here.
+        Both may be behind those of its leader, never ahead. Raises PartitionNotReady if they are not known.
         """
         ...
 
@@ -73,8 +69,9 @@ class PartitionsView(Protocol):
 
         State of later offsets refers to records that were lost, whose offsets have been or will be given to
         new ones: a power loss has cut the only replica, or a repair. The end of a follower must not be
-        returned: it may only lag behind, and acknowledged messages would be delivered again. None if nothing
-        can have been lost.
+        returned: it may only lag behind, and acknowledged messages would be delivered again. None if another
+        broker leads the partition, or if more may become committed than is now. Raises PartitionNotReady if
+        this broker leads the partition and has not opened it yet.
         """
         ...
 
@@ -128,10 +125,11 @@ class Acquired(NamedTuple):
     generation: int
 
 
-class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The leased messages; empty if none arrived in time."""
+class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The leased messages, empty if none arrived in time, and the overrides of the group."""
 
     messages: tuple[Acquired, ...] = ()
+    overrides: Mapping[str, str] = {}
 
 
 class ShareTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,17 +212,19 @@ class SettleRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
 
 
 class ReleaseConsumerRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """Release all leases of a consumer that has disconnected."""
+    """Release all leases of a consumer that has disconnected, in some partitions or in all."""
 
     IS_IDEMPOTENT: ClassVar[bool] = True
 
     consumer: str
+    partitions: tuple[int, ...] | None = None  # None: all
 
 
 class ResetRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
     """Start again at these offsets; leases in these partitions end.
 
-    A purge is a reset to the end of the log, a replay is a reset to an earlier offset.
+    A purge is a reset to the end of the log, a replay is a reset to an earlier offset. None may be behind the
+    end of the partition's leader, which the engine does not know.
     """
 
     offsets: Mapping[int, int]
@@ -290,10 +290,49 @@ class DescribeRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
     IS_IDEMPOTENT: ClassVar[bool] = True
 
 
-class ListReply(msgspec.Struct, frozen=True, kw_only=True):
-    """All queues of this machine."""
+class DescribeAllReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of all queues of this machine."""
 
-    queues: tuple[QueueId, ...]
+    queues: tuple[DescribeReply, ...]
+
+
+class DescribeAllRequest(Request[DescribeAllReply], frozen=True, kw_only=True):
+    """Describe the queues of this machine."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
+
+class FinishedReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Those of the offsets that are done."""
+
+    offsets: tuple[int, ...]
+
+
+class FinishedRequest(QueueRequest[FinishedReply], frozen=True, kw_only=True):
+    """Find out which messages were acknowledged, discarded or moved."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
+    partition: int
+    offsets: tuple[int, ...]
+
+
+class OverridesReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of the topic that a group overrides."""
+
+    overrides: Mapping[str, str] = {}
+
+
+class OverridesRequest(QueueRequest[OverridesReply], frozen=True, kw_only=True):
+    """Return the overrides of a queue; none for one that does not exist."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
+
+class ListReply(msgspec.Struct, frozen=True, kw_only=True):
+    """All queues of this machine, with the overrides of each."""
+
+    queues: tuple[tuple[QueueId, Mapping[str, str]], ...]
 
 
 class ListRequest(Request[ListReply], frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
-from alpacamq.model.errors import InvalidConfig
+from alpacamq.model.errors import InvalidConfig, PartitionNotReady
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic, TopicConfig, check_setting
@@ -45,6 +45,17 @@ def check_overrides(overrides: Mapping[str, str | None]) -> None:
             raise InvalidConfig(f"a group can override {OVERRIDABLE}* settings, not {name!r}")
         if text is not None:
             check_setting(name, text)
+
+
+def overridden(config: TopicConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """Return the settings of a topic with the overrides of a group."""
+    values = {}
+    for name, text in overrides.items():
+        try:
+            values[name.replace(".", "_")] = check_setting(name, text)
+        except InvalidConfig:
+            continue  # not a setting of topics, or stored by another version
+    return msgspec.structs.replace(config, **values) if values else config
 
 
 @dataclass(slots=True)
@@ -144,7 +155,19 @@ class Queue:
         return now_ms < self.cold_until_ms and bool(self.unread | self.reading)
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and the end of what this queue may read."""
+        """Return the first offset of a partition, and the end of what this queue may read.
+
+        A partition whose bounds are not known has nothing to read beyond what was read.
+        """
+        try:
+            return self.known_bounds(number)
+        except PartitionNotReady:
+            if (partition := self.partitions.get(number)) is None:
+                raise
+            return partition.start_offset, partition.backlog.read_to
+
+    def known_bounds(self, number: int) -> tuple[int, int]:
+        """Return the bounds of a partition. Raises PartitionNotReady if they are not known."""
         return self.log.bounds(self.id.topic, number, is_committed=self.is_committed)
 
     def change(self) -> Change:
@@ -174,14 +197,14 @@ class Queue:
     def refresh(self) -> TopicConfig:
         """Return the settings of the topic with the overrides of this group; apply them if they have changed.
 
-        Raises UnknownTopic, or PartitionNotReady if the topic cannot be read here.
+        Raises UnknownTopic.
         """
         config = self.log.config(self.id.topic)
         if config is None:
             raise unreadable(self.id.topic, self.log)
         if self._settings is None or config is not self._topic_config:
             self._topic_config = config
-            self._settings = self._overridden(config)
+            self._settings = overridden(config, self.overrides)
             self._apply_ordering(self._settings)
         return self._settings
 
@@ -207,21 +230,31 @@ class Queue:
         """Open the partitions that this group has not read before.
 
         Partitions added to the topic later are read from their first record, also with Start.LATEST.
+        Those whose bounds are not known are opened later. Raises PartitionNotReady if that would read them
+        from another offset, or if there are no others.
         """
-        partition_count = self.log.partitions(self.id.topic)
-        if partition_count == len(self.partitions):
+        topic = self.log.topic(self.id.topic)
+        if topic is None or topic.partitions == len(self.partitions):
             return
-        is_new = not self.partitions
-        in_key_order = self.settings.queue_ordering == "key"
-        for number in range(partition_count):
+        from_end = not self.partitions and start is Start.LATEST
+        found: dict[int, tuple[int, int]] = {}
+        for number in range(topic.partitions):
             if number not in self.partitions:
-                log_start, log_end = self.bounds(number)
-                offset = log_end if is_new and start is Start.LATEST else log_start
-                partition = self.restore_partition(number, StoredHead(self.generation, offset))
-                partition.rebuild_backlog(in_key_order=in_key_order)
-                partition.backlog.count_from(log_end)
-                self.unread |= 1 << number
-                self.output.write(partition)
+                try:
+                    found[number] = self.known_bounds(number)
+                except PartitionNotReady:
+                    if from_end:
+                        raise
+        if not found and not self.partitions:
+            raise unreadable(self.id.topic, self.log)
+        in_key_order = self.settings.queue_ordering == "key"
+        for number, (log_start, log_end) in found.items():
+            offset = log_end if from_end else log_start
+            partition = self.restore_partition(number, StoredHead(self.generation, offset))
+            partition.rebuild_backlog(in_key_order=in_key_order)
+            partition.backlog.count_from(log_end)
+            self.unread |= 1 << number
+            self.output.write(partition)
 
     def restore_partition(self, number: int, head: StoredHead) -> SharePartition:
         """Create a partition from its stored head."""
@@ -285,15 +318,6 @@ class Queue:
             )
         )
 
-    def _overridden(self, config: TopicConfig) -> TopicConfig:
-        values = {}
-        for name, text in self.overrides.items():
-            try:
-                values[name.replace(".", "_")] = check_setting(name, text)
-            except InvalidConfig:
-                continue  # stored by another version
-        return msgspec.structs.replace(config, **values)
-
     def _apply_ordering(self, settings: TopicConfig) -> None:
         in_key_order = settings.queue_ordering == "key"
         for number, partition in self.partitions.items():
@@ -305,15 +329,17 @@ class Queue:
 
 def describe(queue: Queue) -> DescribeReply:
     """Describe a queue. Messages that were not read count as ready, in the normal lane."""
-    topic, log = queue.id.topic, queue.log
+    topic = queue.log.topic(queue.id.topic)
     partitions = []
-    for number in range(log.partitions(topic)):
-        log_start, log_end = queue.bounds(number)
+    for number in range(0 if topic is None else topic.partitions):
         partition = queue.partitions.get(number)
-        if partition is None:
-            partitions.append(_unopened(number, log_start, log_end))
-        else:
-            partitions.append(_opened(partition, log_start, log_end))
+        if partition is not None:
+            partitions.append(_opened(partition, *queue.bounds(number)))
+            continue
+        try:
+            partitions.append(_unopened(number, *queue.known_bounds(number)))
+        except PartitionNotReady:
+            partitions.append(_unopened(number, 0, 0))
     totals = queue.totals
     return DescribeReply(
         queue=queue.id,
@@ -370,7 +396,7 @@ def _opened(partition: SharePartition, log_start: int, log_end: int) -> Partitio
     return PartitionTotals(
         partition=partition.number,
         start_offset=start_offset,
-        end_offset=log_end,
+        end_offset=max(log_end, start_offset),
         ready=sum(ready),
         in_flight=sum(lease_counts.in_flight),
         backoff=sum(lease_counts.backoff),

@@ -17,7 +17,6 @@ from .messages import (
     ReceiveReply,
     ReceiveRequest,
     fits,
-    unreadable,
 )
 from .partition import SharePartition
 from .queue import MAX_READS, PendingReceive, Queue
@@ -229,14 +228,12 @@ def check_receive(request: ReceiveRequest, log: PartitionsView) -> None:
 
 
 def check_partitions(topic: str, numbers: Iterable[int], log: PartitionsView) -> None:
-    """Raise UnknownTopic if the topic does not have these partitions; PartitionNotReady if not here."""
+    """Raise UnknownTopic if the topic does not have these partitions."""
     found = log.topic(topic)
     partition_count = 0 if found is None else found.partitions
     for number in numbers:
         if not 0 <= number < partition_count:
             raise UnknownTopic(f"unknown partition {number} of topic {topic!r}")
-        if number >= log.partitions(topic):
-            raise unreadable(topic, log)
 
 
 def room_for(queue: Queue, request: ReceiveRequest) -> int:
@@ -308,7 +305,7 @@ def serve(
             return None
     leased = _lease(queue, request, partitions, wanted, now_ms)
     if leased:
-        return ReceiveReply(messages=tuple(leased))
+        return ReceiveReply(messages=tuple(leased), overrides=dict(queue.overrides))
     if not is_last and receive.reads_left and not queue.ready_partitions.active(partitions):
         # What was indexed was stale, or retention has deleted it.
         receive.reads_left -= 1

@@ -87,11 +87,13 @@ def _released_ms(leases: LeaseGroup, now_ms: int, reason: str) -> int:
     return now_ms + 1
 
 
-def release_consumer(queue: Queue, consumer: str, now_ms: int) -> None:
-    """End all leases of a consumer that has disconnected."""
+def release_consumer(queue: Queue, consumer: str, partitions: Sequence[int] | None, now_ms: int) -> None:
+    """End all leases of a consumer that has disconnected, in some partitions or in all."""
     if not queue.consumers.has_leases(consumer):
         return
-    for partition in queue.partitions.values():
+    for number, partition in queue.partitions.items():
+        if partitions is not None and number not in partitions:
+            continue
         for leases in [*partition.progress.lease_groups()]:
             if leases.state is State.ACQUIRED and leases.owner == consumer:
                 end_leases(queue, leases, now_ms, "consumer disconnected")

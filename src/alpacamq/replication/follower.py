@@ -193,6 +193,14 @@ class PartitionFollower:
         """When to ask for the next step after a failure."""
         return self._retry_ms
 
+    def rebuild(self, start_offset: int) -> None:
+        """Empty the log, because it lacks records, and fetch it again. What was asked for no longer counts.
+
+        The replica must not count as in sync, nor be able to become so before it has fetched everything.
+        """
+        self._outstanding = None
+        self._cut = RestartAt(start_offset, lost_committed=False)
+
     # Responses to the outstanding fetch.
 
     def received(

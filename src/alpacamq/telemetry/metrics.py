@@ -105,6 +105,20 @@ class ForwardStats:
             stats.refused(error)
 
 
+class ReplicationStats:
+    """Counters of replication."""
+
+    __slots__ = ("in_sync_expands", "in_sync_shrinks", "received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        # Bytes fetched from leaders and sent to followers.
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        # Of partitions led here.
+        self.in_sync_shrinks = 0
+        self.in_sync_expands = 0
+
+
 class SeriesLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of series whose labels are chosen by users."""
 

@@ -115,6 +115,18 @@ SQS_SECONDS = _histogram(
     "action",
 )
 SQS_ERRORS = _counter("alpacamq_sqs_errors_total", "Errors returned to SQS clients.", "action", "error")
+FORWARDED_SECONDS = _histogram(
+    "alpacamq_forwarded_request_seconds",
+    "Time until another broker has answered a request about a group, transaction, queue or delayed message "
+    "that it coordinates, including long polling.",
+    "request",
+)
+FORWARDED_ERRORS = _counter(
+    "alpacamq_forwarded_errors_total",
+    "Such requests that failed; those that could be sent again are counted each time.",
+    "request",
+    "error",
+)
 
 TOPICS = _gauge("alpacamq_topics", "Topics, including internal ones.")
 PARTITIONS = _gauge("alpacamq_partitions", "Partitions of all topics.")
@@ -218,6 +230,52 @@ HANGING_TRANSACTIONS = _gauge(
     "alpacamq_hanging_transactions",
     "Transactions open in a partition that no coordinator will end; they block read_committed consumers.",
 )
+
+ACTIVE_CONTROLLER = _gauge("alpacamq_active_controller", "1 on the node that is the controller, else 0.")
+CONTROLLER_CHANGES = _counter(
+    "alpacamq_controller_changes_total", "Elections of a controller that this node has seen."
+)
+METADATA_TERM = _gauge("alpacamq_metadata_term", "Term of the metadata log.")
+METADATA_COMMITTED = _gauge(
+    "alpacamq_metadata_commit_index", "Last entry of the metadata log known to be committed."
+)
+METADATA_APPLIED = _gauge("alpacamq_metadata_applied_index", "Last entry of the metadata log applied.")
+BROKER_FENCED = _gauge(
+    "alpacamq_broker_fenced", "1 while this broker is fenced, or not registered: it cannot lead then."
+)
+LED_PARTITIONS = _gauge("alpacamq_leader_partitions", "Partitions led by this broker.")
+REPLICAS = _gauge("alpacamq_replica_partitions", "Partitions of which this broker has a replica.")
+UNDER_REPLICATED = _gauge(
+    "alpacamq_under_replicated_partitions",
+    "Partitions led by this broker with replicas not in sync.",
+)
+UNDER_MIN_ISR = _gauge(
+    "alpacamq_under_min_isr_partitions",
+    "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas.",
+)
+OFFLINE_PARTITIONS = _gauge(
+    "alpacamq_offline_partitions", "Partitions of the cluster without a leader; each node reports all."
+)
+REASSIGNING_PARTITIONS = _gauge(
+    "alpacamq_reassigning_partitions", "Partitions of the cluster being reassigned; each node reports all."
+)
+NOT_PREFERRED_PARTITIONS = _gauge(
+    "alpacamq_not_preferred_partitions",
+    "Partitions of the cluster led by another than their preferred replica; each node reports all.",
+)
+ISR_SHRINKS = _counter("alpacamq_isr_shrinks_total", "In-sync sets that shrank, of partitions led here.")
+ISR_EXPANDS = _counter("alpacamq_isr_expands_total", "In-sync sets that grew, of partitions led here.")
+FOLLOWER_LAG = _gauge(
+    "alpacamq_follower_max_lag_messages", "Largest lag of a follower behind this broker, in messages."
+)
+FOLLOWER_LAG_SECONDS = _gauge(
+    "alpacamq_follower_max_lag_seconds",
+    "Longest time for which a follower has been behind this broker; 0 if all have caught up.",
+)
+REPLICATION_IN = _counter("alpacamq_replication_received_bytes_total", "Bytes fetched from leaders.")
+REPLICATION_OUT = _counter("alpacamq_replication_sent_bytes_total", "Bytes of batches sent to followers.")
+PEER_LINKS = _gauge("alpacamq_peer_links", "Connections to other nodes, by state.", "state")
+PEER_CALLS = _gauge("alpacamq_peer_calls_in_flight", "Calls to other nodes that wait for a reply.")
 
 CATALOGUE: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))
 

@@ -1,7 +1,7 @@
 """Requests, events and effects of the delay machine."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -113,9 +113,15 @@ class Schedule(Request[list[int]], frozen=True, kw_only=True, tag="delay-schedul
         target = self.messages[0].target
         return routing_key(target.topic, target.partition)
 
+    @property
+    def may_be_repeated(self) -> bool:
+        return self.source is not None
+
 
 class FirstSeen(Request[int | None], frozen=True, kw_only=True, tag="delay-first-seen"):
     """Return when a producer's batch with messages for this target was first seen; None if it is new."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     target: TargetName
     source: ProducerBatch
@@ -147,6 +153,8 @@ class ListMessages(Request[Listing], frozen=True, kw_only=True):
 
 class CountPending(Request[PendingCounts], frozen=True, kw_only=True, tag="delay-count"):
     """Count the pending messages."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
 
 class BatchesDelivered(Request[None], frozen=True, kw_only=True):

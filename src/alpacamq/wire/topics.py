@@ -7,6 +7,7 @@ class PartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A partition: who leads and has it, its offsets and its size.
 
     Consumers see records up to the high watermark, those of transactions up to the last stable offset.
+    Offsets and sizes are null if the leader does not answer; `leader` is -1 if there is none.
     """
 
     partition: int
@@ -14,11 +15,11 @@ class PartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int
     replicas: list[int]
     in_sync_replicas: list[int]
-    start_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    messages: int
-    size_bytes: int
+    start_offset: int | None
+    high_watermark: int | None
+    last_stable_offset: int | None
+    messages: int | None
+    size_bytes: int | None
 
 
 class PartitionList(msgspec.Struct, frozen=True, kw_only=True):

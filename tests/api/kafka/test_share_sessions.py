@@ -71,22 +71,27 @@ def test_an_unknown_session_is_an_error(stage: Stage) -> None:
 
 def test_a_new_session_keeps_the_records_of_its_member(stage: Stage) -> None:
     first = stage.open(0)
-    first.topics_held.add("orders")
+    first.held["orders"] = {1}
     second = stage.open(1)
     assert not first.is_open
     assert stage.ended == [first]
     assert not stage.given_back
-    assert second.topics_held == {"orders"}
+    assert second.held == {"orders": {1}}
     stage.sessions.drop(first)  # the connection of the first closes late
     assert stage.sessions.find(KEY) is second
 
 
 def test_records_are_released_when_a_session_is_evicted(stage: Stage) -> None:
     session = stage.open(0)
-    session.topics_held |= {"orders", "invoices"}
+    session.held |= {"orders": {2, 1}, "invoices": {0}}
     stage.sessions.drop(session)
     assert stage.given_back == [
-        MemberExpired(group="group", member_id="member", topics=("invoices", "orders"))
+        MemberExpired(
+            group="group",
+            member_id="member",
+            topics=("invoices", "orders"),
+            partitions={"orders": (1, 2), "invoices": (0,)},
+        )
     ]
     assert not stage.sessions
 

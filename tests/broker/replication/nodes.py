@@ -127,6 +127,7 @@ class ReplicaNode:
         self.metadata = NodeMetadata(cluster)
         self.epoch = cluster.register(self)
         self.metadata.catch_up()
+        self.known_damage: tuple[PartitionId, ...] = ()
         self.threads = ThreadPoolExecutor(4)
         self.flushes = GroupCommit(self.threads, disk=self.disk, root=self.root, slots=4)
         storage = Storage(
@@ -145,6 +146,7 @@ class ReplicaNode:
             flushes=self.flushes,
             executor=self.threads,
             clock=cluster.clock,
+            is_damage_known=lambda partition: partition in self.known_damage,
         )
         self.replicas = Replicas(self.root, storage, self.flushes, self.threads, replication=self.replication)
         self.has_contact = True
@@ -160,13 +162,19 @@ class ReplicaNode:
         values = Values([Heartbeat, *read_values.VALUES])
         self.peers = Peers(Dialler(lambda: local, SECRET, values, random=lambda: 0.0))
         self.reads = RemoteReads(
-            LeaderCalls(self.topics, self.id, self.peers), self.threads, unpacked_limit_bytes=64 << 20
+            LeaderCalls(self.topics, self.id, self.peers),
+            self.threads,
+            unpacked_limit_bytes=64 << 20,
+            compact=self._compact,
         )
         service = Service(values, dict(self.reads.handlers), {}, self.fetches.on_connection)
         self.listener = ClusterListener("127.0.0.1", 0, lambda: local, SECRET, service)
         self.address = Address(*self.listener.bind())
         self.replication.connect(self.peers)
         self._tasks: list[asyncio.Task[None]] = []
+
+    async def _compact(self, _partition: Partition) -> bool:
+        return False
 
     async def start(self) -> None:
         await self.topics.load_gradually(RecoveryProgress(self._cluster.clock))
@@ -252,14 +260,17 @@ class ReplicaCluster:
 
     def heartbeat(self, node: ReplicaNode) -> None:
         """Let the controller hear from a node, and of its damage."""
+        damaged = node.replicas.damaged()
         self.decide(
             Heartbeat(
                 broker_id=node.id,
                 broker_epoch=node.epoch,
                 applied_index=1 << 40,
-                damaged=node.replicas.damaged(),
+                damaged=damaged,
             )
         )
+        node.known_damage = damaged
+        node.replication.damage_known()
 
     async def start(self, node_id: int) -> ReplicaNode:
         node = ReplicaNode(self, node_id)

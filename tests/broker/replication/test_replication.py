@@ -7,20 +7,23 @@ import pytest
 
 from alpacamq.broker.partition.appends import Acks
 from alpacamq.broker.partition.housekeeping import Housekeeping
-from alpacamq.broker.partition.leader import delete_before
+from alpacamq.broker.partition.leader import Partition, delete_before
 from alpacamq.broker.replication.service import FlushPolicy
+from alpacamq.cluster.commands import AlterPartitions, IsrMember, IsrProposal
 from alpacamq.model.batch import stamp_producer
 from alpacamq.model.errors import (
+    DamagedLog,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
     RequestTimedOut,
 )
+from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.fetch_codec import PartitionWanted
 from alpacamq.protocol.replica_fetch_codec import PartitionKey
 from alpacamq.replication.follower import FetchPosition
 
-from .nodes import TOPIC, ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
+from .nodes import TOPIC, TOPIC_ID, ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
 
 LAG_MS = 10_000
 
@@ -29,6 +32,30 @@ async def shrinks_to(cluster: ReplicaCluster, *in_sync: int) -> None:
     """Let the lag of replicas that do not fetch exceed the limit, until they are out of sync."""
     cluster.advance(LAG_MS + 1)
     await until(lambda: cluster.in_sync() == {*in_sync}, f"in-sync set {in_sync}")
+
+
+async def restarted_with_damage(cluster: ReplicaCluster, node_id: int) -> Partition:
+    """Change a stored byte while a node is down; it is in sync again, and nobody has read the byte."""
+    [path] = cluster.nodes[node_id].partition().log.directory.glob("*.log")
+    await cluster.kill(node_id, flushes=True)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 6")] ^= 1
+    path.write_bytes(data)
+    node = await cluster.start(node_id)
+    await until(lambda: cluster.in_sync() == {1, 2, 3}, "all in sync")
+    return node.partition()
+
+
+def find_damage(partition: Partition) -> None:
+    """Read damaged bytes."""
+    stored = partition.log
+    assert not stored.has_lost_data
+    part = stored.read(6, 1 << 20, stored.end_offset, at_least_one=True)
+    assert part is not None
+    with pytest.raises(DamagedLog):
+        stored.verify(part)
+    part.release()
+    assert stored.has_lost_data
 
 
 # Acknowledgements.
@@ -299,6 +326,80 @@ async def test_a_replica_that_lost_records_is_rebuilt(tmp_path: Path) -> None:
         await until(lambda: cluster.in_sync() == {1, 2}, "the replica in sync")
         assert not cluster.nodes[2].partition().log.has_lost_data
         await cluster.replicated()
+
+
+async def test_damage_found_at_run_time_is_repaired_from_the_leader(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"value %d" % number)
+        replica = await restarted_with_damage(cluster, 2)
+        node = cluster.nodes[2]
+        find_damage(replica)
+        # Nobody can count on it before it is emptied, nor while it is not complete.
+        assert replica.end_offset == 10
+        assert cluster.in_sync() == {1, 2, 3}
+        cluster.heartbeat(node)
+        await until(lambda: cluster.in_sync() == {1, 3}, "the damaged replica out of sync")
+        await until(lambda: not replica.log.has_lost_data, "the replica emptied")
+        await until(lambda: not node.replicas.damaged(), "the replica complete")
+        assert replica.end_offset == 10
+        assert await produce(leader, b"a") == 10
+        cluster.heartbeat(node)
+        cluster.advance(1)
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "all in sync")
+        await cluster.replicated()
+
+
+async def test_a_damaged_leader_is_replaced_and_rebuilt(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"value %d" % number)
+        leader = await restarted_with_damage(cluster, 1)
+        cluster.elect_preferred()
+        assert await cluster.leader() is leader
+        find_damage(leader)
+        cluster.heartbeat(cluster.nodes[1])
+        successor = await cluster.leader()
+        assert successor is not leader
+        assert await produce(successor, b"a") == 10
+        await until(lambda: not cluster.nodes[1].replicas.damaged(), "the replica complete")
+        cluster.heartbeat(cluster.nodes[1])
+        cluster.advance(1)
+        await until(lambda: cluster.in_sync() == {1, 2, 3}, "all in sync")
+        await cluster.replicated()
+
+
+async def test_a_replica_being_rebuilt_is_refused_whatever_its_leader_remembers(tmp_path: Path) -> None:
+    """The leader may propose a replica because of records that it has dropped since."""
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        for number in range(10):
+            await produce(leader, b"value %d" % number)
+        replica = await restarted_with_damage(cluster, 2)
+        node = cluster.nodes[2]
+        find_damage(replica)
+        leader_epoch = cluster.nodes[1].epoch
+        await cluster.kill(1, notices=False)  # nothing can be fetched
+        cluster.heartbeat(node)
+        await until(lambda: not node.partition().log.has_lost_data, "the replica emptied")
+        assert node.partition().end_offset == 0
+        cluster.heartbeat(node)
+        state = cluster.state()
+        assert set(state.isr) == {1, 3}
+        epochs = {1: leader_epoch, 2: node.epoch, 3: cluster.nodes[3].epoch}
+        members = tuple(IsrMember(BrokerId(each), epoch) for each, epoch in epochs.items())
+        proposal = IsrProposal(TOPIC_ID, 0, state.leader_epoch, state.partition_epoch, members)
+        reply = cluster.decide(
+            AlterPartitions(broker_id=BrokerId(1), broker_epoch=leader_epoch, proposals=(proposal,))
+        )
+        [result] = reply.results
+        assert result.failure is not None
+        assert result.failure.error == "IneligibleReplica"
 
 
 async def test_followers_delete_what_their_leader_deleted(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from alpacamq.protocol.fetch_codec import (
 from alpacamq.protocol.framing import read_request_header
 from alpacamq.protocol.replica_fetch_codec import VERSION, PartitionKey
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import ReplicationStats
 
 log = get_logger(__name__)
 
@@ -338,7 +339,7 @@ class Session:
             _add(topics, followed.key[0], fetched)
             if records is not None:
                 slices.append(records)
-                self._fetches.sent_bytes += records.length
+                self._fetches.stats.sent_bytes += records.length
         if self._stale:
             self._tell_watermarks(topics)
         answer.fill(woven(encode_fetch_response(VERSION, correlation_id, 0, 0, 0, topics), slices))
@@ -384,11 +385,13 @@ def _failure(followed: _Followed, error: AlpacaError) -> PartitionFetched:
 class ReplicaFetches:
     """Serves the fetches of all followers; `on_connection` takes over their connections."""
 
-    def __init__(self, topics: LedPartitions, executor: Executor) -> None:
+    def __init__(
+        self, topics: LedPartitions, executor: Executor, stats: ReplicationStats | None = None
+    ) -> None:
         """Find partitions in `topics`, and verify stored bytes in `executor`."""
         self.topics = topics
         self.executor = executor
-        self.sent_bytes = 0
+        self.stats = stats or ReplicationStats()
         self._shared: Shared | None = None
         self._sessions: dict[Connection, Session] = {}
 

@@ -31,6 +31,7 @@ from alpacamq.telemetry.metrics import Metrics
 from alpacamq.wire.queues import QueueTotals
 
 from . import requests
+from .cluster import collect_cluster
 from .exposition import Exposition, Labels
 from .requests import Traffic
 from .stats import lanes_of, stats_of, totals_of
@@ -111,8 +112,9 @@ class OldestMessages:
         return ages
 
     async def _read(self, topic: str, index: int, offset: int) -> int | None:
-        partition = self._broker.topics.find(topic.encode(), index)
-        if partition is None:
+        topics, key = self._broker.topics, topic.encode()
+        # Without a replica here the age is left out: a scrape makes no calls to other brokers.
+        if (partition := topics.find(key, index) or topics.followed(key, index)) is None:
             return None
         try:
             found = partition.read(offset, 1, partition.high_watermark, at_least_one=True)
@@ -270,7 +272,10 @@ class TopicCollector:
         found: dict[str, tuple[_Levels, _Counts]] = {}
         looked_at = 0
         for name in list(self._topics.image.topics):
-            partitions = self._topics.partitions_of(name)
+            # What each broker leads adds up to the cluster. Counters stay when a leader moves: they would
+            # jump otherwise.
+            replicas = self._topics.replicas_of(name)
+            partitions = list(self._topics.ready_partitions_of(name).values())
             found[name] = (
                 _Levels(
                     partitions=len(partitions),
@@ -279,15 +284,15 @@ class TopicCollector:
                     damaged=sum(not each.is_sound for each in partitions),
                 ),
                 _Counts(
-                    written=sum(each.high_watermark for each in partitions),
-                    written_bytes=sum(each.written_bytes for each in partitions),
-                    written_batches=sum(each.written_batches for each in partitions),
-                    fetched=sum(each.fetched_messages for each in partitions),
-                    fetched_bytes=sum(each.fetched_bytes for each in partitions),
-                    skipped_batches=sum(each.skipped_batches for each in partitions),
+                    written=sum(each.written_messages for each in replicas),
+                    written_bytes=sum(each.written_bytes for each in replicas),
+                    written_batches=sum(each.written_batches for each in replicas),
+                    fetched=sum(each.fetched_messages for each in replicas),
+                    fetched_bytes=sum(each.fetched_bytes for each in replicas),
+                    skipped_batches=sum(each.skipped_batches for each in replicas),
                 ),
             )
-            looked_at += len(partitions)
+            looked_at += len(replicas)
             if looked_at >= _PARTITIONS_AT_ONCE:
                 looked_at = 0
                 await asyncio.sleep(0)
@@ -448,7 +453,7 @@ class Collector:
                 ("queue",): await self._queues.collect(text),
             }
             text.add(m.SERIES_DROPPED, dropped)
-            for part in (collect_delays, collect_transactions):
+            for part in (collect_cluster, collect_delays, collect_transactions):
                 # An unavailable part is left out: the others are useful without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from alpacamq.telemetry import metrics_catalogue as m
-from alpacamq.telemetry.metrics import ListenerStats, Metrics
+from alpacamq.telemetry.metrics import ForwardStats, ListenerStats, Metrics
 from alpacamq.telemetry.metrics_catalogue import Metric
 
 from .exposition import Exposition, Labels
@@ -47,6 +47,7 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     text.add(m.SENT_BYTES, {(name,): listener.sent_bytes for name, listener in listeners.items()})
     _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, listeners["kafka"])
     _requests(text, m.SQS_SECONDS, m.SQS_ERRORS, listeners["sqs"])
+    _requests(text, m.FORWARDED_SECONDS, m.FORWARDED_ERRORS, metrics.forwarded)
     text.histograms(
         m.HTTP_SECONDS,
         [
@@ -58,8 +59,10 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     text.add(m.HTTP_REQUESTS, {(each.method, each.path, str(each.status)): count for each, count in traffic})
 
 
-def _requests(text: Exposition, seconds: Metric, errors: Metric, listener: ListenerStats) -> None:
-    kinds = sorted(listener.kinds.items())
+def _requests(
+    text: Exposition, seconds: Metric, errors: Metric, requests: ListenerStats | ForwardStats
+) -> None:
+    kinds = sorted(requests.kinds.items())
     text.histograms(seconds, [((kind,), stats.seconds) for kind, stats in kinds if stats.seconds.count])
     refused: Mapping[Labels, int] = {
         (kind, reason): count for kind, stats in kinds for reason, count in sorted(stats.refusals.items())

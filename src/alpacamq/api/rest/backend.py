@@ -8,11 +8,11 @@ import msgspec
 from alpacamq.api.metrics.collector import Collector
 from alpacamq.api.metrics.requests import Traffic
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition.leader import Partition
-from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.broker.read.record_reader import Limits
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.address import Address
 from alpacamq.model.errors import OffsetOutOfRange
-from alpacamq.model.ids import TopicId
+from alpacamq.model.ids import TopicId, TopicName
 from alpacamq.model.pipelines import MAX_NAME_LENGTH, PIPELINES_TOPIC, PipelineProgress
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX
@@ -26,23 +26,23 @@ _LIMITS = Limits(records=1000, size_bytes=1 << 20, before_offset=INT64_MAX)
 class PipelineReports:
     """Progress by pipeline name. Any client may write to the topic: invalid records are ignored."""
 
-    def __init__(self, broker: Broker, records: RecordReader) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._records = records
         self._reading = asyncio.Lock()
         self._latest: dict[bytes, PipelineProgress] = {}
         self._topic_id: TopicId | None = None
         self._next_offsets: dict[int, int] = {}
 
     async def latest(self) -> list[PipelineProgress]:
-        """Return the progress of all pipelines by name."""
+        """Return the progress of all pipelines by name. Raises why the topic cannot be read."""
         async with self._reading:
-            partitions = self._broker.topics.partitions_of(PIPELINES_TOPIC)
-            topic_id = partitions[0].topic_id if partitions else None
+            topics = self._broker.topics
+            topic = topics.image.topics.get(TopicName(PIPELINES_TOPIC))
+            topic_id = None if topic is None else topic.id
             if topic_id != self._topic_id:
                 self._forget(topic_id)
-            for partition in partitions:
-                await self._read_on(partition)
+            for place in [] if topic is None else topics.places_of(topic.name):
+                await self._read_on(place)
             return sorted(self._latest.values(), key=lambda each: each.name)
 
     def _forget(self, topic_id: TopicId | None) -> None:
@@ -50,20 +50,22 @@ class PipelineReports:
         self._latest.clear()
         self._next_offsets.clear()
 
-    async def _read_on(self, partition: Partition) -> None:
-        index = partition.identity.partition
+    async def _read_on(self, place: PartitionId) -> None:
+        index = place.partition
+        if (offset := self._next_offsets.get(index)) is None:
+            offset = (await self._broker.reads.bounds_at(place)).start_offset
         for _ in range(_PAGES):
-            offset = max(self._next_offsets.get(index, 0), partition.start_offset)
             try:
-                page = await self._records.read(partition, offset, _LIMITS, committed=True)
+                page, _ = await self._broker.reads.read_page(place, offset, _LIMITS, committed=True)
             except OffsetOutOfRange:
-                self._next_offsets[index] = 0  # deleted by retention meanwhile; start over next time
+                self._next_offsets.pop(index, None)  # deleted by retention meanwhile; start over next time
                 return
-            self._next_offsets[index] = page.next_offset
             for record in page.records:
                 self._take(record)
+            self._next_offsets[index] = page.next_offset
             if page.next_offset == offset:
                 return
+            offset = page.next_offset
 
     def _take(self, record: Record) -> None:
         key = record.key
@@ -89,7 +91,6 @@ class Backend:
         "broker",
         "collector",
         "pipelines",
-        "records",
         "started_ms",
         "traffic",
     )
@@ -97,9 +98,8 @@ class Backend:
     def __init__(self, broker: Broker, addresses: Mapping[str, Address]) -> None:
         self.broker = broker
         self.addresses = addresses
-        self.records = RecordReader(broker.work_threads, broker.settings.unpacked_limit_bytes)
         self.traffic = Traffic()
         # None if metrics are disabled.
         self.collector = None if broker.metrics is None else Collector(broker, broker.metrics, self.traffic)
-        self.pipelines = PipelineReports(broker, self.records)
+        self.pipelines = PipelineReports(broker)
         self.started_ms = broker.clock.now_ms()

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import islice
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,6 +21,7 @@ from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, UnknownTopic, UnknownTopicId
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record
+from alpacamq.model.topics import Topic
 
 # Partitions of other brokers that a request reads at the same time.
 AT_ONCE = 16
@@ -57,6 +59,20 @@ async def known_bounds(broker: Broker, identities: Iterable[TopicPartition]) -> 
         identity: bounds
         for identity, bounds in zip(places, found, strict=True)
         if not isinstance(bounds, AlpacaError)
+    }
+
+
+async def bounds_of_topics(
+    broker: Broker, topics: Sequence[Topic], patience_ms: int = 0
+) -> dict[str, list[Bounds | None]]:
+    """Return the bounds of all partitions by topic; None for those whose leaders do not answer in time."""
+    places = [PartitionId(topic.id, index) for topic in topics for index in range(topic.partitions)]
+    found = iter(await broker.reads.bounds(places, patience_ms=patience_ms))
+    return {
+        topic.name: [
+            None if isinstance(each, AlpacaError) else each for each in islice(found, topic.partitions)
+        ]
+        for topic in topics
     }
 
 

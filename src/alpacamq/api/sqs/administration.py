@@ -323,7 +323,8 @@ class MoveTasks:
             raise invalid_value(
                 rate, "MaxNumberOfMessagesPerSecond", f"Must be between 1 and {MAX_PER_SECOND}, if provided."
             )
-        if any(task.state in ("running", "cancelling") for task in self._queues.redrives(source.name)):
+        tasks = await self._queues.redrives(source.name)
+        if any(task.state in ("running", "cancelling") for task in tasks):
             raise Fault(
                 INVALID_PARAMETER,
                 "There is already a task running. Only one active task is allowed for a source queue "
@@ -338,11 +339,11 @@ class MoveTasks:
         except (ValueError, msgspec.DecodeError):
             raise Fault(INVALID_PARAMETER, "Value for parameter TaskHandle is invalid.") from None
         source = self._queue(handle.source_arn, "SourceArn")
-        for task in self._queues.redrives(source.name):
+        for task in await self._queues.redrives(source.name):
             if task.id == handle.task_id:
                 if task.state != "running":
                     raise Fault(RESOURCE_NOT_FOUND, "Only active tasks can be cancelled.")
-                return CancelMessageMoveTaskResult(moved=self._queues.cancel_redrive(task.id).moved)
+                return CancelMessageMoveTaskResult(moved=(await self._queues.cancel_redrive(task.id)).moved)
         raise Fault(RESOURCE_NOT_FOUND, "Task does not exist.")
 
     async def list(self, request: ListMessageMoveTasks, _caller: Caller) -> ListMessageMoveTasksResult:
@@ -352,8 +353,8 @@ class MoveTasks:
             raise invalid_value(
                 count, "MaxResults", f"Must be between 1 and {MAX_LISTED_TASKS}, if provided."
             )
-        tasks = self._queues.redrives(source.name)[:count]
-        return ListMessageMoveTasksResult(results=[self._shown(task) for task in tasks])
+        tasks = await self._queues.redrives(source.name)
+        return ListMessageMoveTasksResult(results=[self._shown(task) for task in tasks[:count]])
 
     def _queue(self, arn: str, parameter: str) -> Queue:
         queue = self._directory.find(self._directory.name_in(arn, parameter))

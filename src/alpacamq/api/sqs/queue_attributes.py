@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from alpacamq.broker.broker import Broker
-from alpacamq.model.errors import GroupIdNotFound
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound
 from alpacamq.model.topics import Topic
 
 from . import attributes as known
@@ -141,8 +142,9 @@ class QueueAttributes:
             held = sum(part.in_flight + part.backoff + part.dead_lettering for part in partitions)
         except GroupIdNotFound:
             # Never received from: all messages are visible.
-            logs = self._broker.topics.partitions_of(queue.name)
-            visible, held = sum(log.end_offset - log.start_offset for log in logs), 0
+            places = [PartitionId(queue.topic.id, index) for index in range(queue.topic.partitions)]
+            found = await self._broker.reads.bounds(places)
+            visible, held = sum(each.messages for each in found if not isinstance(each, AlpacaError)), 0
         delayed = (await self._broker.delays.stats(queue.name)).pending
         return {
             "ApproximateNumberOfMessages": str(visible),

@@ -42,6 +42,7 @@ from alpacamq.timers.wheel import due_of
 from .delivery import Deliveries, DeliveryCounts, TargetPartitions
 from .log_reader import DelayRecords, DelaySearch
 from .requests import (
+    DELAY_REQUESTS,
     CancelDelayed,
     CountDelayed,
     DelayedEntry,
@@ -178,6 +179,8 @@ class DelayLogs:
             self._machine,
             perform=self._perform,
             batching=Batching(_weight, BATCH_BYTES),
+            requests=DELAY_REQUESTS,
+            answer=self._answer,
             # Delayed messages are on disk when they are acknowledged, whatever their topics promise. Whether
             # compaction is due is decided by `is_worth_compacting`.
             overrides={"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
@@ -231,17 +234,15 @@ class DelayLogs:
 
     async def number_for(self, topic: str, partition: int) -> int:
         """Return the number of the log that stores messages for a partition."""
-        await self._machines.all()
+        await self._machines.ensure_exists()
         return self._machines.index_of(routing_key(topic, partition))
 
     async def ask(self, request: Request[R]) -> R:
-        """Return the reply to one of DELAY_REQUESTS, or raise it if it is an error."""
-        host = await self._machines.host_of(request.routing_key)
-        answer: R = await self._answer(host, request)
-        return answer
+        """Return the reply to one of DELAY_REQUESTS, from the broker that has the log."""
+        return await self._machines.ask(request)
 
     async def pending_counts(self) -> list[PendingCounts]:
-        """Count the pending messages of every log that can be loaded."""
+        """Count the pending messages of every log, on whatever broker, that can be loaded."""
         return await self._machines.ask_all(CountPending())
 
     def check_room(self, count: int) -> None:

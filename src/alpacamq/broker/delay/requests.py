@@ -3,6 +3,8 @@
 They need the records of the log, which only that broker is sure to have.
 """
 
+from typing import ClassVar
+
 import msgspec
 
 from alpacamq.model.state_machine import Request
@@ -28,7 +30,10 @@ class StoredEnvelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CancelDelayed(Request[DelayedEntry], frozen=True, kw_only=True, tag="delay-cancel"):
-    """Cancel a pending message, or fail with UnknownDelayed."""
+    """Cancel a pending message, or fail with UnknownDelayed.
+
+    Not repeated if its outcome is unknown: then a cancelled message could not be told from a delivered one.
+    """
 
     topic: str
     topic_id: bytes
@@ -44,6 +49,8 @@ class CancelDelayed(Request[DelayedEntry], frozen=True, kw_only=True, tag="delay
 class ListDelayed(Request[list[DelayedEntry]], frozen=True, kw_only=True, tag="delay-list"):
     """Return the pending messages of partitions that share a delay log, by offset, the lowest first."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     topic: str
     topic_id: bytes
     partitions: tuple[int, ...]
@@ -58,6 +65,8 @@ class ListDelayed(Request[list[DelayedEntry]], frozen=True, kw_only=True, tag="d
 class CountDelayed(Request[PendingCounts], frozen=True, kw_only=True, tag="delay-count-topic"):
     """Count the pending messages of partitions that share a delay log."""
 
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
     topic: str
     topic_id: bytes
     partitions: tuple[int, ...]
@@ -69,6 +78,8 @@ class CountDelayed(Request[PendingCounts], frozen=True, kw_only=True, tag="delay
 
 class ReadDelayed(Request[list[StoredEnvelope]], frozen=True, kw_only=True, tag="delay-read"):
     """Return the contents of messages of a partition: of the first ones, as many as fit into a reply."""
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
 
     topic: str
     partition: int

@@ -6,10 +6,10 @@ there with the number of that partition, so that ids are unique in a topic.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,12 +22,10 @@ from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import (
-    AlpacaError,
     CoordinatorLoading,
     CoordinatorUnavailable,
     InvalidDelay,
     NotCoordinator,
-    PeerUnavailable,
     RecordError,
     RequestTimedOut,
     UnknownDelayed,
@@ -36,7 +34,6 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
-from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import DAY_MS, DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi, now_us
@@ -58,21 +55,12 @@ from .host import DelayLogs, in_parts, is_replica_worth_compacting
 from .requests import CancelDelayed, CountDelayed, DelayedEntry, ListDelayed, ReadDelayed
 
 log = get_logger(__name__)
-R = TypeVar("R")
 
-# How long a request is repeated while no broker has the delay log or its outcome is unknown: less than
-# clients wait for a reply.
-REPEAT_SECONDS = 15.0
-FIRST_PAUSE_SECONDS = 0.02
-MAX_PAUSE_SECONDS = 0.5
-# Errors after which a request is repeated.
-REPEATABLE = (
-    CoordinatorLoading,
-    CoordinatorUnavailable,
-    NotCoordinator,
-    PeerUnavailable,
-    RequestTimedOut,
-)
+# How long to wait until the broker with the delay log knows a topic that this one knows.
+NEW_TOPIC_SECONDS = 5.0
+NEW_TOPIC_PAUSE_SECONDS = 0.02
+# Errors of requests that a client may send again.
+RETRIABLE = (CoordinatorLoading, CoordinatorUnavailable, NotCoordinator, RequestTimedOut)
 _UNKNOWN_ORIGIN = Origin()
 
 
@@ -237,7 +225,7 @@ class Delays:
         """Return when a producer's batch was first split, if it was sent before."""
         if not self._logs:
             return None
-        return await self._ask(FirstSeen(target=_target(partition), source=source))
+        return await self._logs.ask(FirstSeen(target=_target(partition), source=source))
 
     async def schedule_records(
         self,
@@ -280,52 +268,48 @@ class Delays:
     ) -> list[int]:
         """Schedule messages of one delay log, and return their offsets there."""
         parts = list(in_parts(messages))
-        offsets: list[int] = []
+        portions: list[ProducerBatch | None] = [None] * len(parts)
         if source is not None:
-            # One after the other: a portion counts as a duplicate once a later one is stored.
-            for portion, part in enumerate(parts):
-                numbered = source._replace(portion=portion)
-                offsets += await self._schedule_part(Schedule(messages=part, source=numbered))
-        elif self._lanes is None:
-            for some in await asyncio.gather(*(self._ask(Schedule(messages=part)) for part in parts)):
-                offsets += some
-        else:
-            async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
-                # One after the other: those due at the same time are delivered in the order of this call.
-                for part, identity in zip(parts, sources, strict=True):
-                    offsets += await self._schedule_part(Schedule(messages=part, source=identity))
+            portions = [source._replace(portion=portion) for portion in range(len(parts))]
+        if self._lanes is None:
+            # All at once: they are handled in this order, and fail together.
+            calls = (
+                self._logs.ask(Schedule(messages=part, source=portion))
+                for part, portion in zip(parts, portions, strict=True)
+            )
+            return [offset for some in await asyncio.gather(*calls) for offset in some]
+        if source is not None:
+            return await self._schedule_in_turn(parts, portions)
+        async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
+            return await self._schedule_in_turn(parts, sources)
+
+    async def _schedule_in_turn(
+        self, parts: Sequence[Sequence[ToSchedule]], sources: Sequence[ProducerBatch | None]
+    ) -> list[int]:
+        """Schedule parts one after the other.
+
+        A portion counts as a duplicate once a later one is stored, and messages due at the same time are
+        delivered in the order of the call.
+        """
+        offsets: list[int] = []
+        for part, source in zip(parts, sources, strict=True):
+            offsets += await self._schedule_part(Schedule(messages=part, source=source))
         return offsets
 
     async def _schedule_part(self, request: Schedule) -> list[int]:
-        """Schedule messages that carry a source, and repeat it while the outcome is unknown."""
+        """Schedule messages that carry a source: a request of unknown outcome is repeated on the way."""
         names = {(message.target.topic_id, message.target.partition) for message in request.messages}
-
-        def may_be_repeated(error: AlpacaError) -> bool:
-            # The broker with the log may not have heard of a new topic yet.
-            return isinstance(error, UnknownTopic) and all(self._topics.exists(*name) for name in names)
-
-        return await self._ask(request, may_be_repeated)
-
-    async def _ask(
-        self, request: Request[R], may_be_repeated: Callable[[AlpacaError], bool] = lambda _error: False
-    ) -> R:
-        """Ask the broker that has the delay log; in a cluster, again while there is none or it is unknown.
-
-        Requests can be repeated: schedules are recognised by their source, and others change nothing.
-        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + REPEAT_SECONDS
-        pause = FIRST_PAUSE_SECONDS
+        deadline = loop.time() + NEW_TOPIC_SECONDS
         while True:
             try:
                 return await self._logs.ask(request)
-            except AlpacaError as error:
-                if self._lanes is None or loop.time() + pause >= deadline:
+            except UnknownTopic:
+                # The broker with the log may not have heard of a new topic yet.
+                is_known = all(self._topics.exists(*name) for name in names)
+                if not is_known or loop.time() >= deadline:
                     raise
-                if not isinstance(error, REPEATABLE) and not may_be_repeated(error):
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            await asyncio.sleep(NEW_TOPIC_PAUSE_SECONDS)
 
     async def cancel(
         self, topic: str, partition: int, delayed_id: int, api: ClientApi = ClientApi.BROKER
@@ -342,7 +326,6 @@ class Delays:
             topic=topic, topic_id=target.topic_id, partition=partition, offset=offset, api=api
         )
         try:
-            # Not repeated if its outcome is unknown: then it could not be told from a delivery.
             entry = await self._logs.ask(request)
         except UnknownDelayed:
             raise unknown from None
@@ -355,7 +338,7 @@ class Delays:
         by_log = await self._by_log(topic, partition)
         described = self._topics.image.topic(topic)
         pages = [
-            self._ask(
+            self._logs.ask(
                 ListDelayed(
                     topic=topic,
                     topic_id=described.id.bytes,
@@ -401,7 +384,7 @@ class Delays:
             offsets = [entry.id // len(self._logs) for entry in entries]
             while offsets:
                 request = ReadDelayed(topic=topic, partition=entries[0].partition, offsets=tuple(offsets))
-                some = await self._ask(request)
+                some = await self._logs.ask(request)
                 for stored in some:
                     found[self._logs.id_of(stored.offset, number)] = stored.envelope
                 del offsets[: len(some)]
@@ -464,7 +447,7 @@ class Delays:
             CountDelayed(topic=topic, topic_id=topic_id, partitions=partitions)
             for partitions in by_log.values()
         )
-        counts = await asyncio.gather(*map(self._ask, requests))
+        counts = await asyncio.gather(*map(self._logs.ask, requests))
         return DelayCounts(
             pending=sum(each.pending for each in counts),
             next_due_ms=min(

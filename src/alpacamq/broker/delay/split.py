@@ -25,7 +25,7 @@ from alpacamq.model.ports import Buffer, Clock
 from alpacamq.model.records import Record, read_records, write_batch
 from alpacamq.timers.messages import ProducerBatch
 
-from .service import REPEATABLE, Delays
+from .service import RETRIABLE, Delays
 
 _NAME = re.compile(re.escape(DELIVER_AT.encode()))
 _MILLISECONDS = re.compile(rb"[0-9]{1,18}")
@@ -65,7 +65,7 @@ class DelayedBatches:
                 return data, header  # a duplicate, which the log recognises
         try:
             return await self._split(partition, data, header, origin)
-        except REPEATABLE as error:
+        except RETRIABLE as error:
             # A retriable error for the producer.
             raise StorageFailed(f"delayed records were not scheduled: {error}") from error
 

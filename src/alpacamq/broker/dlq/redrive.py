@@ -2,7 +2,8 @@
 
 A task receives from the dead-letter topic like any consumer of its queue and has the engine move the
 messages, so that nothing is lost or duplicated whenever it ends. A task that leaves messages behind, because
-their target does not exist, has failed. A restart ends all tasks; start them again.
+their target does not exist, has failed. A task runs at the broker that hosts the queue of the dead-letter
+topic, and fails when that moves. A restart ends all tasks; start them again.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from uuid import uuid4
 
 from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
@@ -139,18 +139,30 @@ class Redrives:
                 self._tasks = None  # start nothing new while the rest ends
 
     async def start(
-        self, source: str, *, target: str | None, messages_per_second: int | None, max_messages: int | None
+        self,
+        task_id: str,
+        source: str,
+        *,
+        target: str | None,
+        messages_per_second: int | None,
+        max_messages: int | None,
     ) -> RedriveTask:
-        """Start a redrive; raises UnknownTopic or InvalidRequest."""
+        """Start a redrive unless it was started before; raises UnknownTopic or InvalidRequest.
+
+        Raises NotCoordinator if another broker hosts the queue.
+        """
         self._check(source, target)
+        if (known := self._find(task_id)) is not None:
+            return known.task
         if messages_per_second is not None and messages_per_second < 1:
             raise InvalidRequest(f"messages_per_second must be at least 1, not {messages_per_second}")
         queue = QueueId(BUILT_IN_GROUP, source)
+        await self._host.check_is_here(queue)
         # A receive of no messages creates the queue if it does not exist.
         await self._host.lease(ReceiveRequest(queue=queue, consumer=CONSUMER, max_messages=0))
         stats = await self._describe(queue)
         task = RedriveTask(
-            id=uuid4().hex,
+            id=task_id,
             source=source,
             target=target,
             state="running",
@@ -175,14 +187,16 @@ class Redrives:
         """List tasks, newest first."""
         return [each.task for each in self._redrives if source in (None, each.task.source)]
 
-    def cancel(self, task_id: str) -> RedriveTask:
-        """Cancel a running task; messages already moved stay moved."""
-        for redrive in self._redrives:
-            if redrive.task.id == task_id:
-                if redrive.task.state == "running":
-                    redrive.change(state="cancelling")
-                return redrive.task
-        raise InvalidRequest(f"unknown redrive {task_id!r}")
+    def cancel(self, task_id: str) -> RedriveTask | None:
+        """Cancel a running task, if it is here; messages already moved stay moved."""
+        if (redrive := self._find(task_id)) is None:
+            return None
+        if redrive.task.state == "running":
+            redrive.change(state="cancelling")
+        return redrive.task
+
+    def _find(self, task_id: str) -> _Redrive | None:
+        return next((each for each in self._redrives if each.task.id == task_id), None)
 
     def _check(self, source: str, target: str | None) -> None:
         self._topics.image.topic(source)
@@ -225,6 +239,7 @@ class Redrives:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while redrive.task.state == "running" and redrive.submitted < redrive.max_messages:
+            await self._host.check_is_here(queue)
             if len(redrive.pending) > MAX_PENDING:
                 await self._wait_until_moved(redrive, queue)
                 continue
@@ -235,15 +250,14 @@ class Redrives:
                     await asyncio.sleep(min(ahead, 0.5))
                     continue
                 room = min(room, max(rate // 10, 1))
-            leases = await self._host.lease(
-                ReceiveRequest(
-                    queue=queue,
-                    consumer=CONSUMER,
-                    max_messages=room,
-                    visibility_ms=LEASE_MS,
-                    wait_ms=IDLE_WAIT_MS,
-                )
+            request = ReceiveRequest(
+                queue=queue,
+                consumer=CONSUMER,
+                max_messages=room,
+                visibility_ms=LEASE_MS,
+                wait_ms=IDLE_WAIT_MS,
             )
+            leases = (await self._host.lease(request)).messages
             if leases:
                 if not await self._move(redrive, queue, leases):
                     break
@@ -332,7 +346,11 @@ class Redrives:
         return None
 
     async def _wait_until_moved(self, redrive: _Redrive, queue: QueueId) -> None:
-        """Return once all moves have ended. Raises UnknownTopic if the source is deleted."""
+        """Return once all moves have ended. Raises UnknownTopic if the source is deleted.
+
+        Raises NotCoordinator if another broker performs them now: it is not known here when they end.
+        """
         while redrive.pending:
+            await self._host.check_is_here(queue)
             await self._describe(queue)
             await asyncio.sleep(0.02)

@@ -11,13 +11,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
-from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.queue.deliveries import QueueReader
+from alpacamq.broker.remote.appends import RemoteAppends
+from alpacamq.broker.remote.progress import RemoteProgress
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import Moved, QueueTraces, with_trace
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.log.producer_state import follows
 from alpacamq.model.batch import BROKER_EPOCH, Codec, read_header, stamp_append_time
 from alpacamq.model.dead_letters import dead_letter_topic, default_dead_letter_topic
@@ -33,6 +37,7 @@ from alpacamq.model.headers import (
     ORIGIN_TIMESTAMP,
     ORIGIN_TOPIC,
 )
+from alpacamq.model.ids import TopicName
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
@@ -123,14 +128,28 @@ class _TargetDeleted(Exception):
     """The target topic of a redrive was deleted."""
 
 
+class MoveTargets(NamedTuple):
+    """What moves need of the partitions they append to, which other brokers may lead."""
+
+    appends: RemoteAppends
+    progress: RemoteProgress
+    reads: RemoteReads
+
+
 class DlqWriter:
     """The moves in progress. Their tasks belong to the host of the queue."""
 
     def __init__(
-        self, topics: Topics, reader: QueueReader, clock: Clock, traces: QueueTraces | None = None
+        self,
+        topics: Topics,
+        reader: QueueReader,
+        targets: MoveTargets,
+        clock: Clock,
+        traces: QueueTraces | None = None,
     ) -> None:
         self._topics = topics
         self._reader = reader
+        self._targets = targets
         self._clock = clock
         self._traces = traces
         self._queues: dict[tuple[QueueId, int, int], _MoveQueue] = {}
@@ -211,10 +230,11 @@ class DlqWriter:
             or default_dead_letter_topic(queue.topic)  # the setting was changed after the decision
         )
         target = await self._target(first, record, topic)
-        last = target.log.producers.last_sequence(first.producer_id)
+        # What is found is on disk: the queue's record of the move must not outlive the moved message.
+        last = await self._targets.progress.last_sequence(target, first.producer_id, is_on_disk=True)
         if last is not None and not follows(first.sequence, last):
-            await target.flush_to(target.log.end_offset)
             return 1  # done before a crash
+        config = self._topics.config_of(self._topics.image.topic(topic))
         batch: list[Record] = []
         traced: list[tuple[Move, Moved, int]] = []
         size = 0
@@ -222,22 +242,23 @@ class DlqWriter:
         for move, place in zip(moves, places, strict=True):
             if (record := records.get(place)) is None or move.sequence != first.sequence + len(batch):
                 break
-            if batch and (move.target != first.target or self._find(move, record, topic) is not target):
+            if batch and (move.target != first.target or self._find(move, record, topic) != target):
                 break
             size += len(record.key or b"") + len(record.value or b"")
             if batch and size > MAX_BATCH_BYTES:
                 break
-            changed = self._changed(move, record, target.config, now_ms)
+            changed = self._changed(move, record, config, now_ms)
             if self._traces is not None and (moved := self._traces.moving(move, record)) is not None:
                 traced.append((move, moved, len(batch)))
                 changed = with_trace(changed, moved)
             batch.append(changed._replace(offset=len(batch)))
-        placed = await append(target, _packed(batch, first, target.config, now_ms))
-        # The queue's record of the move must not outlive the moved message in a power cut.
-        await target.flush_to(placed.next_offset)
-        for move, moved, at in traced:
-            assert self._traces is not None
-            self._traces.moved(move, moved, target, placed.base_offset + at)
+        packed = _packed(batch, first, config, now_ms)
+        placed = await self._targets.appends.append(target.topic_id, target.partition, packed)
+        await self._targets.reads.flush(target, placed.next_offset)
+        led = self._topics.find(target.topic_id.bytes, target.partition)
+        if self._traces is not None and led is not None:
+            for move, moved, at in traced:
+                self._traces.moved(move, moved, led, placed.base_offset + at)
         return len(batch)
 
     def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:
@@ -247,13 +268,11 @@ class DlqWriter:
             return changed._replace(key=f"{move.queue.topic}-{move.partition}-{move.offset}".encode())
         return changed
 
-    async def _target(self, move: Move, record: Record, topic: str) -> Partition:
+    async def _target(self, move: Move, record: Record, topic: str) -> PartitionId:
         """Return the partition to append to; creates a missing dead-letter topic."""
         if (found := self._find(move, record, topic)) is not None:
             return found
         if move.target:
-            if topic in self._topics.image.topics:
-                raise UnknownTopic(f"topic {topic!r} is being created")
             raise _TargetDeleted
         source = self._topics.image.topic(move.queue.topic)
         with suppress(TopicExists):
@@ -267,18 +286,17 @@ class DlqWriter:
             raise UnknownTopic(f"topic {topic!r} has been deleted")
         return found
 
-    def _find(self, move: Move, record: Record, topic: str) -> Partition | None:
-        partitions = self._topics.partitions_of(topic)
-        if not partitions:
+    def _find(self, move: Move, record: Record, topic: str) -> PartitionId | None:
+        if (found := self._topics.image.topics.get(TopicName(topic))) is None:
             return None
         index = move.partition
         if move.target:
             came_from, partition = origin(record)
-            if came_from == topic and partition is not None and partition < len(partitions):
+            if came_from == topic and partition is not None and partition < found.partitions:
                 index = partition
             elif record.key is not None:
-                index = partition_for_key(record.key, len(partitions))
-        return partitions[index % len(partitions)]
+                index = partition_for_key(record.key, found.partitions)
+        return PartitionId(found.id, index % found.partitions)
 
 
 def _dead_letter_settings(source: TopicConfig) -> dict[str, str]:

@@ -93,6 +93,10 @@ class Registration:
         self._session_ends: float | None = None
         self._session_timer: asyncio.TimerHandle | None = None
         self._has_contact = True
+        # The damage that the last answered heartbeat has reported.
+        self._known_damage: frozenset[PartitionId] = frozenset()
+        # Called after each answered heartbeat that has reported damage.
+        self.damage_known: Callable[[], None] = lambda: None
         # Called when `has_contact` changes.
         self.contact_changed: Callable[[], None] = lambda: None
         # Whether the replicas of this broker are open; until then it stays fenced.
@@ -160,11 +164,15 @@ class Registration:
         asked = self._clock.monotonic()
         # Not longer: the session goes on, and another controller may be elected meanwhile.
         interval = self._settings.heartbeat_ms / 1000
-        reply = await self._metadata.ask(self._heartbeat(), timeout_seconds=max(interval, 1.0))
+        heartbeat = self._heartbeat()
+        reply = await self._metadata.ask(heartbeat, timeout_seconds=max(interval, 1.0))
         self._metadata.heard_time(reply.cluster_time_ms, int(asked * 1000))
         self._heard(reply)
         self._extend_session(asked)
         self._check_clock()
+        self._known_damage = frozenset(heartbeat.damaged)
+        if self._known_damage:
+            self.damage_known()
 
     @property
     def clock_ahead_ms(self) -> int:
@@ -223,12 +231,15 @@ class Registration:
         )
 
     def _heartbeat(self) -> Heartbeat:
+        damaged = self._damaged()
+        # The controller is about to forget the rest.
+        self._known_damage &= frozenset(damaged)
         return Heartbeat(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
             applied_index=self._metadata.applied_index if self.is_ready else 0,
             wants_shutdown=self._is_leaving,
-            damaged=self._damaged(),
+            damaged=damaged,
             clock_ms=self._clock.now_ms(),
         )
 
@@ -255,6 +266,10 @@ class Registration:
         """Return whether the image names no other process as the broker with this id."""
         broker = self._metadata.image.brokers.get(self._node_id)
         return broker is None or not self._was_registered or broker.incarnation_id == self._incarnation_id
+
+    def is_damage_known(self, partition: PartitionId) -> bool:
+        """Return whether the controller knows that a replica of this broker is damaged."""
+        return partition in self._known_damage
 
     # The session, as seen from here.
 

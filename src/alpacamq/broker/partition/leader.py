@@ -86,6 +86,10 @@ class ReplicationHost(Protocol):
         """Neither lead nor follow a partition any more."""
         ...
 
+    def in_sync_changed(self, before: Collection[int], after: Collection[int]) -> None:
+        """Note a change of the in-sync set of a partition led here."""
+        ...
+
     def has_proposal(self, partition: "Partition") -> None:
         """Send the partition's proposal for the in-sync set to the controller."""
         ...
@@ -114,6 +118,11 @@ class FollowedLog(Protocol):
     @property
     def leader_start_offset(self) -> int:
         """Where the leader's log starts; -1 if that is not known."""
+        ...
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether the log was emptied because of damage, and is not complete again."""
         ...
 
     async def suspend(self) -> None:
@@ -163,6 +172,8 @@ class Partition:
         self.refusal: AlpacaError | None = None
         # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
+        # Messages that became visible while this broker did not lead: others have counted them.
+        self._counted_elsewhere = 0
         self.fetched_messages = self.fetched_bytes = 0
         self.skipped_batches = 0  # skipped by readers: damaged, or failed to unpack
         self._awaiting_flush: deque[tuple[int, Sequence[Append]]] = deque()
@@ -182,6 +193,8 @@ class Partition:
         Records may have been lost that readers had seen, and their offsets will be used again: the new epoch
         lets those readers notice.
         """
+        if self.is_leading and self._replication is not None and set(self._isr) != set(state.isr):
+            self._replication.in_sync_changed(self._isr, state.isr)
         self._begin_role(state)
         self.following = None
         self.leader_epoch = max(state.leader_epoch, self.leader_epoch)
@@ -252,11 +265,17 @@ class Partition:
     def is_leading(self) -> bool:
         return self._not_leading is None
 
+    @property
+    def written_messages(self) -> int:
+        """Messages that became visible while this broker led; of a partition without other replicas, all."""
+        return max(self.high_watermark - self._counted_elsewhere, 0)
+
     def _begin_role(self, state: PartitionState) -> None:
         log = self.log
         if not self._replicas and len(state.replicas) > 1:
             # Only a partition with no other replica knows that all it has is committed.
             self.high_watermark = min(max(log.high_watermark_hint, log.start_offset), log.end_offset)
+            self._counted_elsewhere = self.high_watermark
         self._replicas, self._isr = state.replicas, state.isr
 
     def _new_core(self, host: ReplicationHost, state: CommittedState) -> PartitionLeader:
@@ -435,8 +454,13 @@ class Partition:
 
     def follower_watermark(self, offset: int) -> None:
         """Note the high watermark of a partition that another broker leads."""
+        self._counted_elsewhere += offset - self.high_watermark
+        is_advanced = offset > self.high_watermark
         self.high_watermark = offset
         self.log.remember_high_watermark(offset)
+        if is_advanced and self._watchers:
+            for wake in list(self._watchers.values()):
+                wake(1)
 
     @property
     def is_sound(self) -> bool:

@@ -5,6 +5,7 @@ see broker/topics.py.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from alpacamq.broker.tracing.tracing import Tracing
+from alpacamq.cluster.image import ClusterImage
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
+from alpacamq.log.disk import remove_tree
+from alpacamq.log.partition_log import PartitionLog, ScanProgress, mark_deleted, sync_recovered_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.ids import TopicId, TopicName, TopicPartition
+from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.telemetry.logs import get_logger
 
@@ -28,6 +31,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 MAX_NAME_IN_PATH = 180
+_DIRECTORY = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{12})")
 # New partitions are created in slices, a few slices in parallel.
 SLICE = 32
 SLICES_AT_ONCE = 3
@@ -39,6 +43,21 @@ def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
     A long name is cut: file names are limited to 255 bytes, and the id distinguishes such topics.
     """
     return f"{identity.topic[:MAX_NAME_IN_PATH]}-{identity.partition}.{topic_id.hex[:12]}"
+
+
+def is_stray(name: str, image: ClusterImage, node_id: BrokerId) -> bool:
+    """Whether a directory holds a partition of a deleted topic, or one that was moved to other brokers.
+
+    The image must be newer than the registration of this broker: an older one may not know the topic yet.
+    """
+    if (parts := _DIRECTORY.fullmatch(name)) is None:
+        return False
+    stem, index, id_prefix = parts.groups()
+    for topic in image.topics.values():
+        if topic.id.hex.startswith(id_prefix) and topic.name[:MAX_NAME_IN_PATH] == stem:
+            state = image.partition(PartitionId(topic.id, int(index)))
+            return state is not None and node_id not in state.replicas
+    return True
 
 
 class Replicas:
@@ -84,11 +103,12 @@ class Replicas:
             yield from list(partitions.values())
 
     def damaged(self) -> tuple[PartitionId, ...]:
-        """Return the replicas that may lack records which they had acknowledged."""
+        """Return the replicas that may lack records which they had acknowledged, and those being rebuilt."""
         return tuple(
             PartitionId(partition.topic_id, partition.identity.partition)
             for partition in self
             if partition.log.has_lost_data
+            or (partition.following is not None and partition.following.is_rebuilding)
         )
 
     def admit(self, partitions: Sequence[Partition]) -> None:
@@ -133,6 +153,21 @@ class Replicas:
             except (AlpacaError, OSError) as error:
                 # The partition is gone all the same; the next start reports the remaining files.
                 log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
+
+    async def delete_strays(self, names: Sequence[str], image: ClusterImage, node_id: BrokerId) -> None:
+        """Delete those of some directories whose partitions are not on this broker, as the image says now."""
+        disk = self._storage.disk
+        for name in names:
+            # Checked and renamed in one turn: the image may give the partition back to this broker later.
+            if not is_stray(name, image, node_id):
+                continue
+            try:
+                doomed = mark_deleted(disk, self._directory / name)
+                await self._in_thread(partial(remove_tree, disk, doomed))
+            except (AlpacaError, OSError) as error:
+                log.error("files_not_deleted", name=name, reason=str(error))
+            else:
+                log.info("stray_partition_directory_deleted", name=name)
 
     async def open(self, topic: Topic, indexes: Sequence[int], config: TopicConfig) -> list[Partition]:
         """Open or create partitions in threads, a few slices at a time, to leave threads for others."""

@@ -8,7 +8,7 @@ cannot be written yet waits in a queue with a limit, in which posts come first a
 import asyncio
 import socket
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, TypeVar, cast, overload
@@ -53,6 +53,8 @@ _MAX_ID: Final = 0xFFFF_FFFF
 _TRANSPORT_BYTES: Final = 256 << 10
 # Larger bodies are not copied to put a header before them.
 _COPIED_BYTES: Final = 16 << 10
+# Withdrawn calls whose replies are still of interest.
+_MAX_WITHDRAWN: Final = 4096
 # A machine that vanished without a word is noticed after about this long.
 _DEAD_AFTER_MS: Final = 10_000
 
@@ -65,7 +67,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_frame_bytes: int = 64 << 20
-    max_calls: int = 4096
+    max_calls: int = 16_384  # with the long polls of clients
     max_call_bytes: int = 128 << 20  # unanswered calls, and replies that wait to be sent
     max_post_bytes: int = 16 << 20
 
@@ -223,18 +225,23 @@ class FramedConnection(asyncio.Protocol, ABC):
         """Release everything that waits for this connection."""
 
 
+# Takes the reply to a call that was withdrawn while the reply was on its way.
+Late = Callable[[Any], None] | None
+
+
 class _Pending:
     """A call without a reply. `frames` are None once they are written."""
 
-    __slots__ = ("frames", "future", "request", "size")
+    __slots__ = ("frames", "future", "late", "request", "size")
 
     def __init__(
-        self, request: type, future: asyncio.Future[Any], frames: tuple[bytes, ...], size: int
+        self, request: type, future: asyncio.Future[Any], frames: tuple[bytes, ...], size: int, late: Late
     ) -> None:
         self.request = request
         self.future = future
         self.frames: tuple[bytes, ...] | None = frames
         self.size = size
+        self.late = late
 
     @property
     def is_sent(self) -> bool:
@@ -259,6 +266,8 @@ class CallConnection(FramedConnection):
         self._last_id = 0
         self._pending: dict[int, _Pending] = {}
         self._pending_bytes = 0
+        # Calls with a `late` that were withdrawn, the oldest first. Most are cancelled and never answered.
+        self._withdrawn: OrderedDict[int, _Pending] = OrderedDict()
         # Calls and cancellations in order; a call that was withdrawn stays as an entry without frames.
         self._queue: deque[_Pending | bytes] = deque()
         self._posts: deque[bytes] = deque()
@@ -275,18 +284,18 @@ class CallConnection(FramedConnection):
         return self._pending_bytes + self._post_bytes
 
     @overload
-    async def call(self, value: Request[R], timeout_ms: int) -> R: ...
+    async def call(self, value: Request[R], timeout_ms: int, late: Late = None) -> R: ...
     @overload
-    async def call(self, value: msgspec.Struct, timeout_ms: int) -> Any: ...
-    async def call(self, value: msgspec.Struct, timeout_ms: int) -> Any:
+    async def call(self, value: msgspec.Struct, timeout_ms: int, late: Late = None) -> Any: ...
+    async def call(self, value: msgspec.Struct, timeout_ms: int, late: Late = None) -> Any:
         """Send a request and return the reply, or raise the error that the handler raised.
 
         PeerUnavailable: the request was not sent. RequestTimedOut: it may have taken effect. If the caller is
-        cancelled or its time is up, the handler is cancelled too.
+        cancelled or its time is up, the handler is cancelled too; a reply that was on its way goes to `late`.
         """
         timeout_ms = min(max(timeout_ms, 0), MAX_TIMEOUT_MS)
         request_id = self._next_id()
-        pending = self._enqueue(value, request_id, timeout_ms)
+        pending = self._enqueue(value, request_id, timeout_ms, late)
         timer = self._loop.call_later(timeout_ms / 1000, self._time_out, pending, timeout_ms)
         try:
             return await pending.future
@@ -315,10 +324,10 @@ class CallConnection(FramedConnection):
         # Ids wrap around after 2^32 calls, and a long poll may still hold an old one.
         while True:
             self._last_id = (self._last_id + 1) & _MAX_ID
-            if self._last_id not in self._pending:
+            if self._last_id not in self._pending and self._last_id not in self._withdrawn:
                 return self._last_id
 
-    def _enqueue(self, value: msgspec.Struct, request_id: int, timeout_ms: int) -> _Pending:
+    def _enqueue(self, value: msgspec.Struct, request_id: int, timeout_ms: int, late: Late) -> _Pending:
         self._check_cluster(type(value))
         body = self._values.encode(value)
         length = _CALL_HEAD.size - LENGTH_BYTES + len(body)
@@ -332,7 +341,7 @@ class CallConnection(FramedConnection):
             raise PeerUnavailable(f"too many unanswered requests to node {self.peer.node_id}")
         head = _CALL_HEAD.pack(length, CALL, request_id, timeout_ms)
         frames = (head + body,) if length <= _COPIED_BYTES else (head, body)
-        pending = _Pending(type(value), self._loop.create_future(), frames, length)
+        pending = _Pending(type(value), self._loop.create_future(), frames, length, late)
         self._pending[request_id] = pending
         self._pending_bytes += length
         self._queue.append(pending)
@@ -371,6 +380,10 @@ class CallConnection(FramedConnection):
         elif not self.is_closed:
             self._queue.append(_HEAD.pack(_HEAD.size - LENGTH_BYTES, CANCEL, request_id))
             self._schedule_flush()
+            if pending.late is not None:
+                self._withdrawn[request_id] = pending
+                if len(self._withdrawn) > _MAX_WITHDRAWN:
+                    self._withdrawn.popitem(last=False)
 
     def _received(self, frame: memoryview) -> None:
         if len(frame) < KIND_AND_ID.size:
@@ -380,7 +393,9 @@ class CallConnection(FramedConnection):
             raise ProtocolViolated(f"a frame of kind {kind}")
         pending = self._pending.pop(request_id, None)
         if pending is None:
-            return  # given up; its cancellation crossed the reply
+            # Given up; its cancellation crossed the reply.
+            self._received_late(kind, request_id, frame[KIND_AND_ID.size :])
+            return
         self._pending_bytes -= pending.size
         if pending.future.done():
             return
@@ -394,6 +409,15 @@ class CallConnection(FramedConnection):
             pending.future.set_exception(
                 PeerFailed(f"the reply to {pending.request.__name__} cannot be read: {error}")
             )
+
+    def _received_late(self, kind: int, request_id: int, body: memoryview) -> None:
+        withdrawn = self._withdrawn.pop(request_id, None)
+        if withdrawn is None or withdrawn.late is None or kind != REPLY:
+            return
+        try:
+            withdrawn.late(self._values.decode_reply(withdrawn.request, body))
+        except InvalidValue as error:
+            log.debug("peer_reply_dropped", node=self.peer.node_id, reason=str(error))
 
     def _unsent(self) -> list[bytes]:
         frames: list[bytes] = list(self._posts)
@@ -416,6 +440,7 @@ class CallConnection(FramedConnection):
     def _ended(self, reason: str) -> None:
         self._posts.clear()
         self._queue.clear()
+        self._withdrawn.clear()
         self._post_bytes = 0
         pending, self._pending = self._pending, {}
         self._pending_bytes = 0

@@ -19,7 +19,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.logs import get_logger
 
-from .connection import DEFAULT_LIMITS, CallConnection, Limits, dial
+from .connection import DEFAULT_LIMITS, CallConnection, Late, Limits, dial
 from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Purpose
 from .values import Values
 
@@ -136,11 +136,11 @@ class PeerLink:
         )
 
     @overload
-    async def call(self, value: Request[R], timeout_ms: int) -> R: ...
+    async def call(self, value: Request[R], timeout_ms: int, late: Late = None) -> R: ...
     @overload
-    async def call(self, value: msgspec.Struct, timeout_ms: int) -> Any: ...
-    async def call(self, value: msgspec.Struct, timeout_ms: int) -> Any:
-        """Send a request and return the reply; connect first if necessary.
+    async def call(self, value: msgspec.Struct, timeout_ms: int, late: Late = None) -> Any: ...
+    async def call(self, value: msgspec.Struct, timeout_ms: int, late: Late = None) -> Any:
+        """Send a request and return the reply; connect first if necessary. See `CallConnection.call`.
 
         PeerUnavailable: the request was not sent, because the next attempt to connect failed or the limits
         of the link are reached. RequestTimedOut: it may have taken effect.
@@ -151,7 +151,7 @@ class PeerLink:
             until = loop.time() + timeout_ms / 1000
             connection = await self._wait_until_connected(timeout_ms)
             timeout_ms = int((until - loop.time()) * 1000)
-        return await connection.call(value, timeout_ms)
+        return await connection.call(value, timeout_ms, late)
 
     def post(self, value: msgspec.Struct) -> None:
         """Send a value without a reply; drop it if the link is down."""
@@ -372,12 +372,14 @@ class Peers:
         return found
 
     @overload
-    async def call(self, node_id: BrokerId, value: Request[R], timeout_ms: int) -> R: ...
+    async def call(self, node_id: BrokerId, value: Request[R], timeout_ms: int, late: Late = None) -> R: ...
     @overload
-    async def call(self, node_id: BrokerId, value: msgspec.Struct, timeout_ms: int) -> Any: ...
-    async def call(self, node_id: BrokerId, value: msgspec.Struct, timeout_ms: int) -> Any:
+    async def call(
+        self, node_id: BrokerId, value: msgspec.Struct, timeout_ms: int, late: Late = None
+    ) -> Any: ...
+    async def call(self, node_id: BrokerId, value: msgspec.Struct, timeout_ms: int, late: Late = None) -> Any:
         """Call a node; see `PeerLink.call`."""
-        return await self.link(node_id).call(value, timeout_ms)
+        return await self.link(node_id).call(value, timeout_ms, late)
 
     def post(self, node_id: BrokerId, value: msgspec.Struct) -> None:
         """Post to a node; dropped if there is no link or it is down."""

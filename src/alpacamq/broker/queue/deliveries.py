@@ -6,19 +6,24 @@ not a secret: the checksum detects mistyped and truncated handles.
 
 import binascii
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.read.block_cache import Block, StoredBlocks
-from alpacamq.broker.topics import Topics
-from alpacamq.model.errors import DamagedLog, InvalidGroupId, InvalidReceipt, OffsetOutOfRange
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
+from alpacamq.model.errors import (
+    DamagedLog,
+    InvalidGroupId,
+    InvalidReceipt,
+    OffsetOutOfRange,
+    PartitionNotReady,
+)
 from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Record
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement
 from alpacamq.telemetry.logs import get_logger
 
@@ -94,17 +99,22 @@ Place = tuple[int, int]
 _MAX_BLOCKS = 64
 
 
+# Returns those of the offsets of a partition that are done.
+Finished = Callable[[Sequence[int]], Awaitable[Collection[int]]]
+
+
 class QueueReader:
     """Reads single records of topics; neighbours share one read."""
 
-    def __init__(self, topics: Topics, blocks: StoredBlocks) -> None:
-        self._topics = topics
+    def __init__(self, views: PartitionViews, blocks: StoredBlocks) -> None:
+        self._views = views
         self._blocks = blocks
 
     async def read(self, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
         """Return the records at these (partition, offset), without missing and damaged ones.
 
-        Raises UnknownTopic or PartitionNotReady if a partition cannot be read: its records are not missing.
+        They are committed, so one that cannot be found yet is not missing: raises PartitionNotReady, as if
+        the partition cannot be read, or UnknownTopic.
         """
         records: dict[Place, Record] = {}
         block: Block | None = None
@@ -112,21 +122,22 @@ class QueueReader:
         for place in sorted(places):
             index, offset = place
             if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
-                block = await self._block(self._topics.partition(topic, index), offset)
+                block = await self._block(self._views.get(topic, index), offset)
                 block_of = index
             if block is not None and (record := block.record(offset)) is not None:
                 records[place] = record
         return records
 
     async def unfinished(
-        self, topic: str, index: int, offset: int, is_done: Callable[[int], bool], limit: int
+        self, topic: str, index: int, offset: int, finished: Finished, limit: int
     ) -> list[Record]:
         """Return the first records from `offset` on that are not done, within a limited range."""
         records: list[Record] = []
-        partition = self._topics.partition(topic, index)
+        await self._views.refresh(topic)
+        partition = self._views.get(topic, index)
         for _ in range(_MAX_BLOCKS):
-            offset = max(offset, partition.log.start_offset)
-            if offset >= partition.last_stable_offset:
+            offset = max(offset, partition.start_offset)
+            if offset >= partition.last_stable_offset or len(records) >= limit:
                 break
             try:
                 block = await self._loaded(partition, offset)
@@ -139,22 +150,44 @@ class QueueReader:
                 break
             if block is None:
                 break
-            for run in block.outline(offset, with_keys=False).ranges:
-                for each in range(run.first, run.last + 1):
-                    if len(records) == limit:
-                        return records
-                    if not is_done(each) and (record := block.record(each)) is not None:
-                        records.append(record)
+            ranges = block.outline(offset, with_keys=False).ranges
+            offsets = [each for run in ranges for each in range(run.first, run.last + 1)]
+            done = await finished(offsets)
+            for each in offsets:
+                if len(records) == limit:
+                    return records
+                if each not in done and (record := block.record(each)) is not None:
+                    records.append(record)
             offset = block.next_offset
         return records
 
-    async def _block(self, partition: Partition, offset: int) -> Block | None:
+    async def _block(self, partition: AnyPartition, offset: int) -> Block | None:
         try:
-            return await self._loaded(partition, offset)
-        except (OffsetOutOfRange, DamagedLog):
+            block = await self._loaded(partition, offset)
+        except OffsetOutOfRange:
+            if await self._is_before_start(partition, offset):
+                return None
+        except DamagedLog:
             return None
+        else:
+            if block is not None or isinstance(partition, RemotePartition):
+                return block
+            if offset < partition.high_watermark:
+                return None
+        raise PartitionNotReady(f"offset {offset} of {partition.identity} cannot be read yet")
 
-    async def _loaded(self, partition: Partition, offset: int) -> Block | None:
+    async def _is_before_start(self, partition: AnyPartition, offset: int) -> bool:
+        """Return whether retention has deleted an offset that is out of range."""
+        if isinstance(partition, RemotePartition):
+            await self._views.refresh(partition.identity.topic)
+        return offset < partition.start_offset
+
+    async def _loaded(self, partition: AnyPartition, offset: int) -> Block | None:
+        if isinstance(partition, RemotePartition):
+            # How far it can be read is known where the block comes from.
+            return self._blocks.cached(partition, offset) or await self._blocks.load(
+                partition, offset, INT64_MAX
+            )
         stable_offset = partition.last_stable_offset
         return (
             self._blocks.cached(partition, offset)

@@ -1,26 +1,27 @@
 """Publishes to FIFO queues: a message with a known deduplication id is published once in five minutes.
 
-Deduplication ids are headers of the records. After a restart, the ids of the last five minutes are read
-back when a queue is first published to, so deduplication holds across restarts of the broker. A purge
-forgets the ids of the messages that it removes; queue.deduplication.start records it for the next restart.
+Deduplication ids are headers of the records. When this broker begins to lead the first partition of a queue,
+after a restart too, the ids of the last five minutes are read back before the queue is published to, so
+deduplication holds whichever broker leads. A purge forgets the ids of the messages that it removes;
+queue.deduplication.start records it for the next leader.
 """
 
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
 from alpacamq.broker.delay.service import DelayedMessage, Delays
-from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.publishing import Message, Publisher
-from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.broker.read.record_reader import Limits
+from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import AlpacaError, RateLimited
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import AlpacaError, RateLimited, RequestTimedOut
 from alpacamq.model.headers import DEDUPLICATION_ID, MESSAGE_ID, ORIGIN_TOPIC, SENT_TIMESTAMP, SEQUENCE_NUMBER
 from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.murmur2 import partition_for_key
@@ -35,6 +36,8 @@ MAX_ENTRIES = 1_000_000
 MAX_PENDING = 10_000
 PAGE_RECORDS = 2000
 PAGE_BYTES = 1 << 20
+# How long records that are being replicated are waited for when a window is read back.
+REPLICATED_MS = 10_000
 
 _POSITION = struct.Struct(">qIq")
 _KEY_BYTES = 16
@@ -217,26 +220,34 @@ class DeduplicationWindow:
         self._usage.entries -= 1
 
 
+class _Window(NamedTuple):
+    """The window of a queue, for as long as this broker leads its first partition in this epoch."""
+
+    leader_epoch: int
+    entries: DeduplicationWindow
+
+
 class FifoPublisher:
-    """Publishes new messages to FIFO queues, and returns the first result for duplicates."""
+    """Publishes new messages to FIFO queues, and returns the first result for duplicates.
+
+    To queues whose first partition is led here: else their messages are deduplicated elsewhere.
+    """
 
     def __init__(
         self,
         topics: Topics,
         publisher: Publisher,
         delays: Delays,
+        reads: RemoteReads,
         *,
         clock: Clock,
-        executor: Executor,
-        unpacked_limit_bytes: int,
     ) -> None:
         self._topics = topics
         self._publisher = publisher
         self._delays = delays
         self._clock = clock
-        self._executor = executor
-        self._reader = RecordReader(executor, unpacked_limit_bytes)
-        self._windows: dict[TopicId, DeduplicationWindow] = {}
+        self._reads = reads
+        self._windows: dict[TopicId, _Window] = {}
         self._loading: dict[TopicId, asyncio.Lock] = {}
         self._usage = Usage()
         # Their clients may have disconnected; each ends by itself within one write.
@@ -251,7 +262,10 @@ class FifoPublisher:
         origin: Origin,
         traceparent: bytes | None = None,
     ) -> list[FifoPublished | AlpacaError]:
-        """Return one result per message, in order. RateLimited if too many calls are pending."""
+        """Return one result per message, in order. RateLimited if too many calls are pending.
+
+        Raises NotLeader if another broker leads the first partition.
+        """
         if len(self._pending) >= MAX_PENDING:
             raise RateLimited(f"{MAX_PENDING} requests to FIFO queues wait for the disk.")
         call = _Call(topic, scope, origin, traceparent)
@@ -260,14 +274,12 @@ class FifoPublisher:
         task.add_done_callback(self._pending.discard)
         return await asyncio.shield(task)
 
-    async def forget(self, topic_name: str, starts: Mapping[int, int]) -> None:
-        """Forget messages of a queue before these offsets, by partition: they were purged.
+    async def forget(self, topic: Topic, starts: Mapping[int, int]) -> None:
+        """Forget messages of a FIFO queue before these offsets, by partition: they were purged.
 
         Messages that still wait for their delay are not forgotten.
         """
-        topic = self._topics.image.topic(topic_name)
-        if not topic_name.endswith(FIFO_SUFFIX) or not starts:
-            return
+        self._epoch(topic)
         # Excludes loading, which would read what is forgotten here.
         async with self._loading.setdefault(topic.id, asyncio.Lock()):
             configured: list[int] = []
@@ -278,13 +290,13 @@ class FifoPublisher:
                 configured[:] = [offsets.get(index, 0) for index in range(current.partitions)]
                 return {**current.overrides, _START_SETTING: ",".join(map(str, configured))}
 
-            await self._topics.configure(topic_name, changed)
+            await self._topics.configure(topic.name, changed)
             if (window := self._windows.get(topic.id)) is not None:
-                delayed = window.delayed()
+                delayed = window.entries.delayed()
                 if delayed:
-                    waiting = {_message_id(message.headers) async for message in self._delayed(topic_name)}
+                    waiting = {_message_id(message.headers) async for message in self._delayed(topic.name)}
                     delayed = {key: each for key, each in delayed.items() if each not in waiting}
-                window.forget(configured, delayed.keys())
+                window.entries.forget(configured, delayed.keys())
 
     async def _publish(
         self, call: "_Call", messages: Sequence[FifoMessage]
@@ -326,7 +338,7 @@ class FifoPublisher:
         """Publish claimed messages; every claim is settled, whether that succeeds or raises."""
         open_claims = dict(claims)
         try:
-            sequences = [self._sequence(call.topic, window, message) for _, message in claims]
+            sequences = await self._sequences(call.topic, window, [message for _, message in claims])
             now_ms = self._clock.now_ms()
             outcomes = await self._publisher.publish(
                 call.topic.name,
@@ -353,15 +365,22 @@ class FifoPublisher:
             for key in open_claims:
                 window.abandon(key)
 
-    def _sequence(self, topic: Topic, window: DeduplicationWindow, message: FifoMessage) -> int | None:
-        """Return the sequence number of a delayed message; others have their offset."""
-        if not message.message_id:
-            return None
-        partitions = self._topics.partitions_of(topic.name)
-        if not partitions:
-            return 0  # the topic was deleted meanwhile: publishing fails
-        index = partition_for_key(message.group_id, len(partitions))
-        return window.next_sequence(index, partitions[index].high_watermark)
+    async def _sequences(
+        self, topic: Topic, window: DeduplicationWindow, messages: Sequence[FifoMessage]
+    ) -> list[int | None]:
+        """Return the sequence numbers of delayed messages; others have their offset."""
+        if not any(message.message_id for message in messages):
+            return [None] * len(messages)
+        count = self._topics.image.topic(topic.name).partitions
+        indexes = [partition_for_key(message.group_id, count) for message in messages]
+        ends: dict[int, int] = {}
+        for index, message in zip(indexes, messages, strict=True):
+            if message.message_id and index not in ends:
+                ends[index] = (await self._reads.bounds_at(PartitionId(topic.id, index))).high_watermark
+        return [
+            window.next_sequence(index, ends[index]) if message.message_id else None
+            for index, message in zip(indexes, messages, strict=True)
+        ]
 
     def _is_full(self) -> bool:
         """Return whether one more entry would require to evict one that is younger than five minutes."""
@@ -369,24 +388,36 @@ class FifoPublisher:
             return False
         now_ms = self._clock.now_ms()
         for window in self._windows.values():
-            window.evict_before(now_ms - WINDOW_MS)
+            window.entries.evict_before(now_ms - WINDOW_MS)
         return self._usage.entries >= MAX_ENTRIES
 
     async def _window(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
-        """Return the window of a queue, read back from its records on first use."""
-        if (window := self._windows.get(topic.id)) is not None:
-            return window
+        """Return the window of a queue, read back from its records on first use in an epoch."""
+        window = self._windows.get(topic.id)
+        if window is not None and window.leader_epoch == self._epoch(topic):
+            return window.entries
         async with self._loading.setdefault(topic.id, asyncio.Lock()):
-            if (window := self._windows.get(topic.id)) is None:
+            epoch = self._epoch(topic)
+            window = self._windows.get(topic.id)
+            if window is None or window.leader_epoch != epoch:
+                self._drop(topic.id)
                 self._drop_deleted()
-                window = await self._read_back(topic, scope)
+                window = _Window(epoch, await self._read_back(topic, scope))
                 self._windows[topic.id] = window
-        return window
+        return window.entries
+
+    def _epoch(self, topic: Topic) -> int:
+        """Return the epoch in which this broker leads the first partition of a queue. Raises NotLeader."""
+        return self._topics.partition(topic.name, 0).leader_epoch
+
+    def _drop(self, topic_id: TopicId) -> None:
+        if (window := self._windows.pop(topic_id, None)) is not None:
+            window.entries.clear()
 
     def _drop_deleted(self) -> None:
         image = self._topics.image
         for topic_id in [known for known in self._windows if image.topic_by_id(known) is None]:
-            self._windows.pop(topic_id).clear()
+            self._drop(topic_id)
         for topic_id in [known for known in self._loading if image.topic_by_id(known) is None]:
             del self._loading[topic_id]
 
@@ -403,8 +434,7 @@ class FifoPublisher:
                 found.append(entry)
         for index in range(current.partitions):
             # Raises if it cannot be read now: an incomplete window would let duplicates in.
-            partition = self._topics.partition(topic.name, index)
-            async for record in self._records_since(partition, since_ms):
+            async for record in self._records_since(PartitionId(topic.id, index), since_ms):
                 if (entry := entry_of(record, index, scope)) is None:
                     continue
                 if _is_before(starts, index, record.offset):
@@ -422,21 +452,22 @@ class FifoPublisher:
                 yield message
             after_id = page[-1][0]
 
-    async def _records_since(self, partition: Partition, since_ms: int) -> AsyncIterator[Record]:
-        end_offset = partition.high_watermark
-        loop = asyncio.get_running_loop()
-        first = await loop.run_in_executor(
-            self._executor, partition.log.offset_for_timestamp, since_ms, end_offset
-        )
-        offset = end_offset if first is None else first.offset
+    async def _records_since(self, place: PartitionId, since_ms: int) -> AsyncIterator[Record]:
+        bounds = await self._reads.bounds_at(place)
+        first = await self._reads.offset_for_timestamp(place, since_ms)
+        # What is being replicated may become committed: its end counts, not that of what is committed now.
+        end_offset = bounds.end_offset
+        offset = bounds.high_watermark if first is None else min(first.offset, bounds.high_watermark)
         limits = Limits(records=PAGE_RECORDS, size_bytes=PAGE_BYTES, before_offset=end_offset)
         while offset < end_offset:
-            page = await self._reader.read(partition, offset, limits, committed=False)
-            for record in page.records:
+            found = await self._reads.read_page(place, offset, limits, committed=False, wait_ms=REPLICATED_MS)
+            for record in found.page.records:
                 yield record
-            if page.next_offset <= offset:
-                return
-            offset = page.next_offset
+            if found.page.next_offset <= offset:
+                if found.bounds.end_offset <= offset:
+                    return  # what was not committed is gone
+                raise RequestTimedOut(f"partition {place.partition} is not replicated up to {end_offset}")
+            offset = found.page.next_offset
 
 
 _START_SETTING = "queue.deduplication.start"

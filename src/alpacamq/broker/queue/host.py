@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from alpacamq.broker.dlq.writer import DlqWriter
+from alpacamq.broker.dlq.writer import DlqWriter, MoveTargets
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.topics import Topics
@@ -22,22 +23,25 @@ from alpacamq.model.errors import (
     AlpacaError,
     CoordinatorUnavailable,
     GroupIdNotFound,
-    NotCoordinator,
     PolicyViolation,
+    UnknownTopic,
 )
 from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName
 from alpacamq.model.ports import Clock
-from alpacamq.model.state_machine import Outcome
+from alpacamq.model.state_machine import Outcome, Request
 from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
 from alpacamq.queues.engine import REQUESTS, EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Acquired,
     Action,
     BacklogRead,
+    DescribeAllRequest,
     DescribeReply,
+    DescribeRequest,
     EndedLease,
     ListRequest,
     Move,
+    Outline,
     QueueId,
     QueueRequest,
     ReadBacklog,
@@ -48,6 +52,7 @@ from alpacamq.queues.messages import (
     SettleRequest,
     TopicsChanged,
 )
+from alpacamq.queues.queue import overridden
 from alpacamq.telemetry.logs import get_logger
 
 from .deliveries import QueueReader, check_group, settled
@@ -55,26 +60,30 @@ from .deliveries import QueueReader, check_group, settled
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
+# When to look again for a partition that this broker is about to lead.
+OPENING_SECONDS = 0.1
+# When to read again what another broker could not send.
+READ_AGAIN_SECONDS = 0.2
+# How long the broker of an engine may not know a topic that this broker knows.
+UNKNOWN_SECONDS = 5.0
+UNKNOWN_PAUSE_SECONDS = 0.02
 
 Host = StateMachineHost[QueueEngine]
 R = TypeVar("R")
 
 
-def routing_key(queue: QueueId) -> str:
-    """Return the key by which a queue is assigned to an engine."""
-    return f"{queue.group}\0{queue.topic}"
-
-
 class TopicWatchers:
-    """Wakes queue engines that have waiting receives when records arrive.
+    """Wakes queue engines that have waiting receives when records arrive, at any broker.
 
     Partitions are watched only while receives wait: a topic without them costs its producers nothing.
     """
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, views: PartitionViews) -> None:
         self._topics = topics
+        self._views = views
         self._waiting: dict[str, Counter[Host]] = {}
-        self._watched: dict[str, list[Partition]] = {}
+        # None: a partition that this broker is about to lead.
+        self._watched: dict[str, list[AnyPartition | None]] = {}
 
     def wait(self, topic: str, host: Host) -> None:
         """Post RecordsArrived for the topic to the host, until `leave`."""
@@ -97,27 +106,68 @@ class TopicWatchers:
             before = len(self._watched[topic])
             self._watch(topic)
             for index in range(before, len(self._watched[topic])):
-                self._wake(topic, index, 0)
+                self.wake(topic, index)
 
     def topic_deleted(self, topic: str) -> None:
         """Stop watching a deleted topic."""
-        self._watched.pop(topic, None)
+        self._unwatch(topic)
 
     def _watch(self, topic: str) -> None:
-        if not (partitions := list(self._topics.partitions_of(topic))):
-            return  # being created or deleted; the next receive tries again
-        self._watched[topic] = partitions
-        for index, partition in enumerate(partitions):
-            partition.watch(self, partial(self._wake, topic, index))
+        """Watch every partition where it is led now."""
+        found = self._topics.image.topics.get(TopicName(topic))
+        if found is None:
+            return  # being deleted
+        watched = self._watched.setdefault(topic, [])
+        watched += [None] * (found.partitions - len(watched))
+        for index, former in enumerate(watched):
+            partition = self._views.find(topic, index)
+            if partition is former:
+                continue
+            self._leave(former)
+            watched[index] = partition
+            wake = partial(self.wake, topic, index)
+            if isinstance(partition, RemotePartition):
+                self._views.watch(partition, self, wake)
+            elif partition is not None:
+                partition.watch(self, wake)
+        if None in watched:
+            asyncio.get_running_loop().call_later(OPENING_SECONDS, self._watch_opened, topic)
 
-    def _wake(self, topic: str, index: int, _added_bytes: int) -> None:
+    def _watch_opened(self, topic: str) -> None:
+        watched = self._watched.get(topic, [])
+        missing = [index for index, partition in enumerate(watched) if partition is None]
+        if missing and topic in self._waiting:
+            self._watch(topic)
+            for index in missing:
+                self.wake(topic, index)
+
+    def _unwatch(self, topic: str) -> None:
+        for partition in self._watched.pop(topic, ()):
+            self._leave(partition)
+
+    def _leave(self, partition: AnyPartition | None) -> None:
+        if isinstance(partition, RemotePartition):
+            self._views.unwatch(partition, self)
+        elif partition is not None:
+            partition.unwatch(self)
+
+    def wake(self, topic: str, index: int, _added_bytes: int = 0) -> None:
+        """Tell the engines that wait for a topic that a partition has grown, or has another leader."""
         if (waiting := self._waiting.get(topic)) is None:
-            for partition in self._watched.pop(topic, ()):
-                partition.unwatch(self)
+            self._unwatch(topic)
             return
+        watched = self._watched.get(topic, [])
+        if index < len(watched) and self._views.find(topic, index) is not watched[index]:
+            self._watch(topic)
         event = RecordsArrived(topic=topic, partition=index)
         for host in waiting:
             host.post_once(event)
+
+
+def _is_empty_poll(request: ReceiveRequest, answer: ReceiveReply | AlpacaError) -> bool:
+    if request.wait_ms or not request.max_messages:
+        return False
+    return isinstance(answer, ReceiveReply) and not answer.messages
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +185,8 @@ class QueueHost:
         resources: HostResources,
         producer_ids: ProducerIds,
         settings: QueueSettings,
+        views: PartitionViews,
+        targets: MoveTargets,
         *,
         clock: Clock,
         retention_clock: Clock,
@@ -152,10 +204,11 @@ class QueueHost:
             executor, limit_bytes=settings.cache_bytes, unpacked_limit_bytes=unpacked_limit_bytes
         )
         self._scans = BacklogScans(self._blocks, clock, executor, unpacked_limit_bytes=unpacked_limit_bytes)
-        self._backlog = BacklogReader(topics, self._blocks, self._scans)
-        self.reader = QueueReader(topics, self._blocks)
-        self._watchers = TopicWatchers(topics)
-        self.moves = DlqWriter(topics, self.reader, clock, traces)
+        self.views = views
+        self._backlog = BacklogReader(topics, views, self._blocks, self._scans)
+        self.reader = QueueReader(views, self._blocks)
+        self._watchers = TopicWatchers(topics, views)
+        self.moves = DlqWriter(topics, self.reader, targets, clock, traces)
         self._machines: StateMachineTopic[QueueEngine] = StateMachineTopic(
             QUEUES_TOPIC,
             resources,
@@ -163,8 +216,11 @@ class QueueHost:
             perform=self._perform,
             read=self._read,
             check=self._check_loadable,
+            answer=self._answer,
             requests=REQUESTS,
+            undo=self._undo,
         )
+        self._tasks: asyncio.TaskGroup | None = None
         self._topics_at_start = dict(topics.image.topics)
         self._low_on_ids = asyncio.Event()
         self._ids_wanted = 0
@@ -172,78 +228,106 @@ class QueueHost:
     async def run(self) -> None:
         """Run the engines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._scans.run())
-            tasks.create_task(self._keep_ids())
-            if self._machines.exists:
-                # An engine that finds expired leases when it is loaded moves them to dead letters at once.
-                with suppress(AlpacaError):
-                    await self._producer_ids.replenish()
-            tasks.create_task(self._machines.run())
+            self._tasks = tasks
+            try:
+                tasks.create_task(self._scans.run())
+                tasks.create_task(self.views.run())
+                tasks.create_task(self._keep_ids())
+                if self._machines.exists:
+                    # An engine that finds expired leases when it is loaded moves their messages at once.
+                    with suppress(AlpacaError):
+                        await self._producer_ids.replenish()
+                tasks.create_task(self._machines.run())
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # start nothing new while the rest ends
 
     @property
     def exists(self) -> bool:
         """Whether there has ever been a queue."""
         return self._machines.exists
 
-    async def host(self, queue: QueueId) -> Host:
-        """Return the host of a queue, loaded; the queue may be new."""
+    async def broker_of(self, queue: QueueId) -> BrokerId:
+        """Return the broker that hosts the engine of a queue. Raises CoordinatorUnavailable."""
+        return await self._machines.broker_of(DescribeRequest(queue=queue).routing_key)
+
+    async def check_is_here(self, queue: QueueId) -> None:
+        """Raise NotCoordinator if another broker hosts the engine of a queue."""
+        await self._machines.host_of(DescribeRequest(queue=queue).routing_key)
+
+    def settings(self, queue: QueueId, overrides: Mapping[str, str]) -> TopicConfig:
+        """Return a topic's settings with the overrides of a group. Raises UnknownTopic."""
+        return overridden(self._topics.config_of(self._topics.image.topic(queue.topic)), overrides)
+
+    async def ask(self, request: QueueRequest[R]) -> R:
+        """Return the reply of a queue's engine, on any broker, or raise it if it is an error."""
+        queue = request.queue
         check_group(queue.group)
         if self._topics.image.topic(queue.topic).is_internal:
             raise PolicyViolation(f"topic {queue.topic!r} is internal and cannot be used as a queue")
-        await self._machines.all()
-        if self._producer_ids.is_low:
-            await self._producer_ids.replenish(self._ids_wanted)
-        host = self.host_of(queue)
-        if host.machine is None:
-            await host.loaded()
-        return host
+        loop = asyncio.get_running_loop()
+        until = loop.time() + UNKNOWN_SECONDS
+        while True:
+            try:
+                return await self._machines.ask(request)
+            except UnknownTopic:
+                # The broker of the engine may not have heard of a new topic yet.
+                if self._machines.is_complete or loop.time() >= until or not self._has_topic(queue):
+                    raise
+                await asyncio.sleep(UNKNOWN_PAUSE_SECONDS)
 
-    def host_of(self, queue: QueueId) -> Host:
-        """Return the host of a queue that has been used before. Raises NotCoordinator."""
-        return self._machines.host_at(self._machines.index_of(routing_key(queue)))
-
-    async def broker_of(self, queue: QueueId) -> BrokerId:
-        """Return the broker that hosts the engine of a queue. Raises CoordinatorUnavailable."""
-        return await self._machines.broker_of(routing_key(queue))
-
-    def settings(self, queue: QueueId) -> TopicConfig:
-        """Return a topic's settings with the group's overrides; UnknownTopic, CoordinatorUnavailable."""
-        host = self.host_of(queue)
-        if (machine := host.machine) is None:
-            raise CoordinatorUnavailable(f"{host.partition.identity} is being loaded")
-        return machine.settings(queue)
-
-    async def ask(self, request: QueueRequest[R]) -> R:
-        """Return the reply of a queue's engine, or raise it if it is an error."""
-        host = await self.host(request.queue)
-        answer = await host.submit(request)
-        if isinstance(answer, AlpacaError):
-            raise answer.with_traceback(None)
-        return answer
+    def _has_topic(self, queue: QueueId) -> bool:
+        return TopicName(queue.topic) in self._topics.image.topics
 
     async def ask_existing(self, request: QueueRequest[R]) -> R:
         """Ask an engine, but raise GroupIdNotFound if the group has never used the topic."""
         queue = request.queue
-        if not self._machines.exists or TopicName(queue.topic) not in self._topics.image.topics:
+        if not self._machines.exists or not self._has_topic(queue):
             raise GroupIdNotFound(f"group {queue.group!r} has never used topic {queue.topic!r} as a queue")
         return await self.ask(request)
 
-    async def list_queues(self) -> list[QueueId]:
-        """List the queues on this broker, except in partitions that cannot be loaded."""
+    async def list_queues(self) -> list[tuple[QueueId, Mapping[str, str]]]:
+        """List the queues with their overrides, except in partitions that cannot be loaded."""
         if not self._machines.exists:
             return []
         return [queue for reply in await self._machines.ask_all(ListRequest()) for queue in reply.queues]
 
-    async def lease(self, request: ReceiveRequest) -> tuple[Acquired, ...]:
+    async def lease(self, request: ReceiveRequest) -> ReceiveReply:
         """Return the messages that are leased for a receive. Cancelling releases them."""
+        return await self.ask(request)
+
+    async def _answer(self, host: Host, request: Request[Any]) -> object:
+        """Return the reply of an engine on this broker to a request from any broker."""
+        if self._producer_ids.is_low:
+            await self._producer_ids.replenish(self._ids_wanted)
+        is_exact = True
+        if isinstance(request, ReceiveRequest):
+            # It finds the records that were there before it came.
+            is_exact = await self.views.freshen(request.queue.topic)
+        elif isinstance(request, QueueRequest) and not isinstance(request, SettleRequest):
+            await self.views.learn(request.queue.topic)
+        if host.machine is None:
+            await host.loaded()
+        if isinstance(request, ReceiveRequest):
+            answer = await self._receive(host, request)
+            is_missed = not is_exact and _is_empty_poll(request, answer)
+            if is_missed and await self.views.refresh(request.queue.topic):
+                answer = await self._receive(host, request)
+        else:
+            answer = await host.submit(request)
+        if isinstance(answer, AlpacaError):
+            raise answer.with_traceback(None)
+        return answer
+
+    async def _receive(self, host: Host, request: ReceiveRequest) -> ReceiveReply | AlpacaError:
+        """Return the reply to a receive. Cancelling releases the messages in it."""
         queue = request.queue
-        host = await self.host(queue)
         waits = request.wait_ms > 0
         if waits:
             self._watchers.wait(queue.topic, host)
         reply = host.submit(request)
         try:
-            answer = await asyncio.shield(reply)
+            return await asyncio.shield(reply)
         except asyncio.CancelledError:
             host.cancel(reply)
             # The reply may still come: then its leases are released.
@@ -252,15 +336,21 @@ class QueueHost:
         finally:
             if waits:
                 self._watchers.leave(queue.topic, host)
-        if isinstance(answer, AlpacaError):
-            raise answer.with_traceback(None)
-        return answer.messages
 
     def settle_soon(self, queue: QueueId, settlements: Iterable[Settlement]) -> None:
         """Settle deliveries without waiting for it: if it fails, their leases expire."""
-        if gathered := tuple(settlements):
-            with suppress(NotCoordinator):  # the engine of the broker that leads now ends the leases
-                self.host_of(queue).submit(SettleRequest(queue=queue, settlements=gathered))
+        if not (gathered := tuple(settlements)):
+            return
+        request = SettleRequest(queue=queue, settlements=gathered)
+        try:
+            self._machines.host_at(self._machines.index_of(request.routing_key)).submit(request)
+        except AlpacaError:
+            if self._tasks is not None:
+                self._tasks.create_task(self._try_to_ask(request))
+
+    async def _try_to_ask(self, request: QueueRequest[Any]) -> None:
+        with suppress(AlpacaError):
+            await self.ask(request)
 
     def release(self, queue: QueueId, leases: Sequence[Acquired]) -> None:
         """Make leased messages available again at once: they never reached a consumer."""
@@ -270,8 +360,15 @@ class QueueHost:
         """Describe the partitions that cannot be loaded."""
         return self._machines.failures()
 
+    async def describe_all(self) -> list[DescribeReply]:
+        """Describe every queue on any broker, except in partitions that cannot be loaded."""
+        if not self._machines.exists:
+            return []
+        replies = await self._machines.ask_all(DescribeAllRequest())
+        return [each for reply in replies for each in reply.queues]
+
     def stats(self) -> list[DescribeReply]:
-        """Describe every queue that is loaded."""
+        """Describe every queue of this broker that is loaded."""
         return [stats for machine in self._machines.machines for stats in machine.stats()]
 
     async def settled(self) -> None:
@@ -281,6 +378,7 @@ class QueueHost:
     async def topic_deleted(self, topic: str) -> None:
         """Delete the queues of a topic; returns once that is on disk."""
         self._watchers.topic_deleted(topic)
+        self.views.forget(topic)
         self._scans.forget(topic)
         self._blocks.forget(topic)
         self._machines.post_all(TopicsChanged())
@@ -311,7 +409,20 @@ class QueueHost:
             self.traces.ended([effect for effect in effects if isinstance(effect, EndedLease)])
 
     def _read(self, host: Host, read: ReadBacklog) -> None:
-        self._backlog.read(read, lambda outline: host.post(BacklogRead(read=read, outline=outline)))
+        def deliver(outline: Outline) -> None:
+            host.post(BacklogRead(read=read, outline=outline))
+            if outline.next_offset == read.offset and self._backlog.is_remote(read):
+                # Its leader could not be asked, or does not know yet what its predecessor had committed.
+                topic, index = read.queue.topic, read.partition
+                loop = asyncio.get_running_loop()
+                loop.call_later(READ_AGAIN_SECONDS, self._watchers.wake, topic, index)
+
+        self._backlog.read(read, deliver)
+
+    def _undo(self, request: Request[Any], reply: object) -> None:
+        """Release what another broker has leased for a client that no longer waits."""
+        if isinstance(request, ReceiveRequest) and isinstance(reply, ReceiveReply):
+            self.release(request.queue, reply.messages)
 
     def _release_late(self, queue: QueueId, reply: "asyncio.Future[ReceiveReply | AlpacaError]") -> None:
         if not reply.cancelled() and isinstance(answer := reply.result(), ReceiveReply):

@@ -1,20 +1,24 @@
 """Queue mode for the APIs: receive and settle messages of any topic as a group."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
+from alpacamq.broker.peers.link import Peers
+from alpacamq.broker.remote.reads import RemoteReads
+from alpacamq.broker.remote.redrives import RedriveCalls
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt, UnknownTopic
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record
-from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
+from alpacamq.model.topics import INTERNAL_TOPICS, Topic, TopicConfig
 from alpacamq.queues.messages import (
     Acquired,
     Action,
@@ -22,7 +26,10 @@ from alpacamq.queues.messages import (
     DeleteRequest,
     DescribeReply,
     DescribeRequest,
+    FinishedRequest,
+    OverridesRequest,
     QueueId,
+    ReceiveReply,
     ReceiveRequest,
     ReleaseConsumerRequest,
     ResetRequest,
@@ -54,12 +61,19 @@ class Receipted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues:
-    """All queues of this broker."""
+    """All queues, on any broker."""
 
-    def __init__(self, host: QueueHost, topics: Topics) -> None:
+    def __init__(
+        self, host: QueueHost, topics: Topics, reads: RemoteReads, peers: Peers | None = None
+    ) -> None:
+        """`peers` is None for a cluster of this broker only."""
         self._host = host
         self._topics = topics
+        self._reads = reads
         self._redrives = Redrives(host, topics)
+        self._redrive_calls = RedriveCalls(host, topics, self._redrives, peers)
+        # The calls of other brokers that this one answers.
+        self.handlers = {**host.views.handlers, **self._redrive_calls.handlers}
 
     async def run(self) -> None:
         """Run the queues until cancelled."""
@@ -104,10 +118,10 @@ class Queues:
                 start=start,
                 key_runs=key_runs,
             )
-            leases = await self._host.lease(request)
+            reply = await self._host.lease(request)
             is_late = spent_ms >= max(wait_ms, _SKIP_SECONDS * 1000)
-            if leases:
-                deliveries = await self._delivered(queue, leases, max_messages, max_bytes)
+            if reply.messages:
+                deliveries = await self._delivered(queue, reply, max_messages, max_bytes)
                 if deliveries and self._host.traces is not None:
                     self._host.traces.delivered(queue, deliveries, Origin(api, consumer))
                 if deliveries or is_late:
@@ -152,17 +166,16 @@ class Queues:
         share: ShareTerms | None = None,
     ) -> tuple[Acquired, ...]:
         """Lease messages for Kafka's share consumers, without reading them. Never waits."""
-        return await self._host.lease(
-            ReceiveRequest(
-                queue=queue,
-                consumer=consumer,
-                max_messages=max_messages,
-                visibility_ms=lock_ms,
-                partitions=partitions,
-                start=start,
-                share=share,
-            )
+        request = ReceiveRequest(
+            queue=queue,
+            consumer=consumer,
+            max_messages=max_messages,
+            visibility_ms=lock_ms,
+            partitions=partitions,
+            start=start,
+            share=share,
         )
+        return (await self._host.lease(request)).messages
 
     async def settle_acquired(
         self, queue: QueueId, settlements: Sequence[Settlement], *, api: ClientApi = ClientApi.BROKER
@@ -179,9 +192,12 @@ class Queues:
         if self._host.traces is not None:
             self._host.traces.acquired(queue, leases, origin)
 
-    async def release_consumer(self, queue: QueueId, consumer: str) -> None:
-        """Release all messages leased by a consumer."""
-        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer))
+    async def release_consumer(
+        self, queue: QueueId, consumer: str, partitions: Sequence[int] | None = None
+    ) -> None:
+        """Release all messages leased by a consumer, of some partitions or of all."""
+        some = None if partitions is None else tuple(partitions)
+        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer, partitions=some))
 
     async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
         """Return when one of these partitions (None: all) may have messages to lease, or after `wait_ms`."""
@@ -211,43 +227,59 @@ class Queues:
         return await self._host.ask_existing(DescribeRequest(queue=queue))
 
     async def queues(self) -> list[QueueId]:
-        """List every group and topic that is or was used as a queue."""
-        return await self._host.list_queues()
+        """List every group and topic that is or was used as a queue, on any broker."""
+        return [queue for queue, _ in await self._host.list_queues()]
 
     async def settings(self, queue: QueueId) -> TopicConfig:
         """Return the settings of a queue: those of its topic with the overrides of its group."""
         if not self._host.exists:
-            return self._topics.config_of(self._topics.image.topic(queue.topic))
-        await self._host.host(queue)
-        return self._host.settings(queue)
+            return self._host.settings(queue, {})
+        return self._host.settings(queue, (await self._host.ask(OverridesRequest(queue=queue))).overrides)
 
     async def dead_letter_sources(self, topic: str) -> set[str]:
         """Return the topics whose dead letters go to `topic`, by their settings or those of any group."""
         found = set()
-        for name in self._topics.image.topics:
-            if name not in INTERNAL_TOPICS and (partitions := self._topics.partitions_of(name)):
-                configured = partitions[0].config.queue_dead_letter_topic
+        for name, each in self._topics.image.topics.items():
+            if name not in INTERNAL_TOPICS:
+                configured = self._topics.config_of(each).queue_dead_letter_topic
                 if dead_letter_topic(name, configured) == topic:
                     found.add(str(name))
-        for queue in await self.queues():
+        for queue, overrides in await self._host.list_queues():
             with suppress(UnknownTopic):  # deleted meanwhile
-                configured = (await self.settings(queue)).queue_dead_letter_topic
+                configured = self._host.settings(queue, overrides).queue_dead_letter_topic
                 if dead_letter_topic(queue.topic, configured) == topic:
                     found.add(queue.topic)
         return found
 
-    async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
-        """Restart the queue at these offsets."""
-        await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)))
+    async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """Restart the queue at these offsets, or at the ends of partitions that are shorter.
+
+        Returns the ends of partitions that restart there, which are purged.
+        """
+        topic = self._topics.image.topic(queue.topic)
+        for index in offsets:
+            if not 0 <= index < topic.partitions:
+                raise UnknownTopic(f"unknown partition {index} of topic {topic.name!r}")
+        ends = await self._ends(topic, tuple(offsets))
+        starts = {index: min(offset, ends[index]) for index, offset in offsets.items()}
+        await self._host.ask(ResetRequest(queue=queue, offsets=starts))
+        return {index: end for index, end in ends.items() if starts[index] == end}
 
     async def purge(self, queue: QueueId) -> Mapping[int, int]:
         """Mark all current messages as done; return the offsets where the queue starts again."""
         topic = self._topics.image.topic(queue.topic)
-        ends = {
-            index: self._topics.partition(topic.name, index).last_stable_offset
-            for index in range(topic.partitions)
-        }
-        await self.reset(queue, ends)
+        ends = await self._ends(topic, range(topic.partitions))
+        await self._host.ask(ResetRequest(queue=queue, offsets=ends))
+        return ends
+
+    async def _ends(self, topic: Topic, indexes: Sequence[int]) -> dict[int, int]:
+        """Return the last stable offsets of partitions, as their leaders know them."""
+        found = await self._reads.bounds([PartitionId(topic.id, index) for index in indexes])
+        ends = {}
+        for index, bounds in zip(indexes, found, strict=True):
+            if isinstance(bounds, AlpacaError):
+                raise bounds
+            ends[index] = bounds.last_stable_offset
         return ends
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
@@ -262,20 +294,27 @@ class Queues:
         """Return the next messages that are not done, with their partitions, without leasing them."""
         found: list[tuple[int, Record]] = []
         for stats in (await self.describe(queue)).partitions:
-            machine = await self._host.host_of(queue).loaded()
-            is_done = partial(machine.is_done, queue, stats.partition)
+            finished = partial(self._finished, queue, stats.partition)
             records = await self._host.reader.unfinished(
-                queue.topic, stats.partition, stats.start_offset, is_done, max_messages - len(found)
+                queue.topic, stats.partition, stats.start_offset, finished, max_messages - len(found)
             )
             found += ((stats.partition, record) for record in records)
         return found
+
+    async def _finished(self, queue: QueueId, partition: int, offsets: Sequence[int]) -> Collection[int]:
+        request = FinishedRequest(queue=queue, partition=partition, offsets=tuple(offsets))
+        return frozenset((await self._host.ask(request)).offsets)
 
     def failures(self) -> list[str]:
         """Describe the partitions that cannot be loaded."""
         return self._host.failures()
 
+    async def describe_all(self) -> list[DescribeReply]:
+        """Describe every queue, on any broker."""
+        return await self._host.describe_all()
+
     def stats(self) -> list[DescribeReply]:
-        """Describe every queue that is loaded."""
+        """Describe every queue of this broker that is loaded."""
         return self._host.stats()
 
     async def start_redrive(
@@ -287,16 +326,17 @@ class Queues:
         max_messages: int | None = None,
     ) -> RedriveTask:
         """Start to move dead letters to `target`, or each to the topic it came from."""
-        return await self._redrives.start(
+        return await self._redrive_calls.start(
             source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
         )
 
-    def redrives(self, source: str | None = None) -> list[RedriveTask]:
-        """List the last hundred redrives, newest first."""
-        return self._redrives.tasks(source)
+    async def redrives(self, source: str | None = None) -> list[RedriveTask]:
+        """List the last hundred redrives of each broker that answers, newest first."""
+        return await self._redrive_calls.tasks(source)
 
-    def cancel_redrive(self, task_id: str) -> RedriveTask:
-        return self._redrives.cancel(task_id)
+    async def cancel_redrive(self, task_id: str) -> RedriveTask:
+        """Cancel a redrive on any broker. Raises InvalidRequest if no broker has it."""
+        return await self._redrive_calls.cancel(task_id)
 
     async def topic_deleted(self, topic: str) -> None:
         await self._host.topic_deleted(topic)
@@ -332,13 +372,14 @@ class Queues:
         return True
 
     async def _delivered(
-        self, queue: QueueId, leases: Sequence[Acquired], max_messages: int, max_bytes: int
+        self, queue: QueueId, reply: ReceiveReply, max_messages: int, max_bytes: int
     ) -> list[Delivery]:
         """Return the leases that can be delivered; settle the others."""
+        leases = reply.messages
         try:
             places = [(lease.partition, lease.offset) for lease in leases]
             records = await self._host.reader.read(queue.topic, places)
-            settings = self._host.settings(queue)
+            settings = self._host.settings(queue, reply.overrides)
             topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
         except BaseException:
             self._host.release(queue, leases)

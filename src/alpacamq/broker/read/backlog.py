@@ -9,7 +9,9 @@ from time import thread_time
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
 from alpacamq.broker.topics import Topics
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, DamagedLog, PartitionNotReady
 from alpacamq.model.ids import TopicName
 from alpacamq.model.ports import Clock
@@ -46,6 +48,19 @@ _MAX_RUNS = 200_000
 Deliver = Callable[[Outline], None]
 
 
+class _Fetched:
+    """Batches that were read from another broker."""
+
+    __slots__ = ("_data", "next_offset")
+
+    def __init__(self, data: bytes, next_offset: int) -> None:
+        self._data = data
+        self.next_offset = next_offset
+
+    def read(self) -> bytes:
+        return self._data
+
+
 class _Scan:
     """A scan in progress, and the reads that wait for it."""
 
@@ -65,16 +80,16 @@ class BacklogScans:
         self._clock = clock
         self._executor = executor
         self._unpacked_limit_bytes = unpacked_limit_bytes
-        self._scans: dict[tuple[Partition, int], _Scan] = {}
-        self._found: OrderedDict[tuple[Partition, int], Outline] = OrderedDict()
+        self._scans: dict[tuple[AnyPartition, int], _Scan] = {}
+        self._found: OrderedDict[tuple[AnyPartition, int], Outline] = OrderedDict()
         self._found_runs = 0
         self._room = asyncio.Semaphore(_SCANS_AT_ONCE)
-        self._unused: dict[Partition, set[int]] = {}
+        self._unused: dict[AnyPartition, set[int]] = {}
         self._scan_bytes = _MIN_SCAN_BYTES
         self._rest_until = 0.0
         self._tasks: asyncio.TaskGroup | None = None
-        self._failing: set[Partition] = set()
-        self._reported_damage: set[tuple[Partition, tuple[int, int] | None]] = set()
+        self._failing: set[AnyPartition] = set()
+        self._reported_damage: set[tuple[AnyPartition, tuple[int, int] | None]] = set()
 
     async def run(self) -> None:
         """Own the tasks until cancelled."""
@@ -85,14 +100,14 @@ class BacklogScans:
             finally:
                 self._tasks = None  # start nothing new while the rest ends
 
-    def found(self, partition: Partition, offset: int) -> Outline | None:
+    def found(self, partition: AnyPartition, offset: int) -> Outline | None:
         """Return the result of a recent scan from `offset`."""
         if (outline := self._found.get((partition, offset))) is not None:
             self._mark_used(partition, offset)
         return outline
 
     def start(
-        self, partition: Partition, offset: int, then: Callable[[], None] | None = None, *, with_keys: bool
+        self, partition: AnyPartition, offset: int, then: Callable[[], None] | None = None, *, with_keys: bool
     ) -> None:
         """Scan from `offset` on, unless that is in progress, and call `then` when the scan has ended."""
         key = (partition, offset)
@@ -104,27 +119,36 @@ class BacklogScans:
         if then is not None:
             scan.waiting.append(then)
 
-    def join(self, partition: Partition, offset: int, then: Callable[[], None]) -> bool:
+    def join(self, partition: AnyPartition, offset: int, then: Callable[[], None]) -> bool:
         """Wait for a scan from `offset` that is in progress; false if there is no such scan."""
         if (scan := self._scans.get((partition, offset))) is None:
             return False
         scan.waiting.append(then)
         return True
 
-    def read_uncommitted(self, partition: Partition, read: ReadBacklog, deliver: Deliver) -> None:
+    def read_uncommitted(self, partition: AnyPartition, read: ReadBacklog, deliver: Deliver) -> None:
         """Read records of open and aborted transactions too, in a thread; nothing is cached."""
         if self._tasks is not None:
             self._tasks.create_task(self._read_uncommitted(partition, read, deliver))
 
-    async def _read_uncommitted(self, partition: Partition, read: ReadBacklog, deliver: Deliver) -> None:
-        offset = max(read.offset, partition.start_offset)
+    async def _read_uncommitted(self, partition: AnyPartition, read: ReadBacklog, deliver: Deliver) -> None:
+        offset = read.offset
         outline = Outline((), offset)
         try:
-            end = partition.high_watermark
-            part = await verified_read(partition, offset, _MIN_SCAN_BYTES, end, self._executor)
-            if part is not None:
-                scan = partial(self._outline_of, with_keys=read.with_keys)
-                outline, _ = await in_thread(self._executor, part, scan, partition, part, offset, ())
+            offset, end = max(offset, partition.start_offset), partition.high_watermark
+            outline = Outline((), offset)
+            scan = partial(self._outline_of, with_keys=read.with_keys)
+            if isinstance(partition, RemotePartition):
+                found = await partition.read(offset, _MIN_SCAN_BYTES, committed=False)
+                if found.data:
+                    fetched = _Fetched(found.data, found.next_offset)
+                    outline, _ = await asyncio.get_running_loop().run_in_executor(
+                        self._executor, scan, partition, fetched, offset, ()
+                    )
+            else:
+                part = await verified_read(partition, offset, _MIN_SCAN_BYTES, end, self._executor)
+                if part is not None:
+                    outline, _ = await in_thread(self._executor, part, scan, partition, part, offset, ())
         except DamagedLog as error:
             if error.offsets is None:
                 self.report(partition, error)
@@ -142,25 +166,29 @@ class BacklogScans:
         self._failing = {partition for partition in self._failing if partition.identity.topic != topic}
         self._reported_damage = {each for each in self._reported_damage if each[0].identity.topic != topic}
 
-    def report(self, partition: Partition, error: Exception) -> None:
+    def report(self, partition: AnyPartition, error: Exception) -> None:
         """Log once that a partition cannot be read; queues stop there."""
         if partition not in self._failing:
             self._failing.add(partition)
             report = log.error if isinstance(error, AlpacaError) else log.exception
             report("queue_cannot_read", partition=str(partition.identity), reason=str(error))
 
-    def report_damage(self, partition: Partition, error: DamagedLog) -> None:
+    def report_damage(self, partition: AnyPartition, error: DamagedLog) -> None:
         """Log once that queues skip damaged offsets."""
         if (partition, error.offsets) not in self._reported_damage:
             self._reported_damage.add((partition, error.offsets))
             log.error("queue_skips_damage", partition=str(partition.identity), reason=str(error))
 
-    async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
+    async def _scan(self, partition: AnyPartition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
         next_offset = None
         try:
-            async with self._room:
-                await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
-                next_offset = await self._scan_part(partition, offset, with_keys=with_keys)
+            if isinstance(partition, RemotePartition):
+                # Its leader may be slow to answer: the others do not wait for it.
+                await self._load_remote(partition, offset)
+            else:
+                async with self._room:
+                    await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
+                    next_offset = await self._scan_part(partition, offset, with_keys=with_keys)
         except Exception as error:  # noqa: BLE001 - a bug costs the queues of one partition, not the broker
             self.report(partition, error)
         else:
@@ -172,7 +200,7 @@ class BacklogScans:
         if next_offset is not None and len(self._unused.get(partition, ())) < _AHEAD:
             self.start(partition, next_offset, with_keys=False)
 
-    def _call(self, partition: Partition, then: Callable[[], None]) -> None:
+    def _call(self, partition: AnyPartition, then: Callable[[], None]) -> None:
         try:
             then()
         except Exception as error:  # noqa: BLE001 - a bug costs one reader, not all that wait for the scan
@@ -205,10 +233,22 @@ class BacklogScans:
         self._rest_until = self._clock.monotonic() + min(seconds, _LONGEST_REST_SECONDS)
         return part.next_offset
 
+    async def _load_remote(self, partition: RemotePartition, offset: int) -> None:
+        """Cache a block, whose messages are delivered soon; skip damage."""
+        stable_offset, start_offset = partition.last_stable_offset, partition.start_offset
+        try:
+            await self._blocks.load(partition, max(offset, start_offset), stable_offset)
+        except DamagedLog as error:
+            if error.offsets is None:
+                raise
+            self.report_damage(partition, error)
+            skipped = Outline((), max(offset, start_offset, min(error.offsets[1], stable_offset)))
+            self._keep((partition, offset), skipped)
+
     def _outline_of(
         self,
-        partition: Partition,
-        part: Readable,
+        partition: AnyPartition,
+        part: "Readable | _Fetched",
         offset: int,
         aborted: Sequence[tuple[int, int]],
         *,
@@ -222,7 +262,7 @@ class BacklogScans:
         )
         return Outline(ranges_from(runs, offset), part.next_offset, times), thread_time() - began
 
-    def _keep(self, key: tuple[Partition, int], outline: Outline) -> None:
+    def _keep(self, key: tuple[AnyPartition, int], outline: Outline) -> None:
         if key in self._found:
             self._drop(key)
         self._found[key] = outline
@@ -230,11 +270,11 @@ class BacklogScans:
         while self._found_runs > _MAX_RUNS and len(self._found) > 1:
             self._drop(next(iter(self._found)))
 
-    def _drop(self, key: tuple[Partition, int]) -> None:
+    def _drop(self, key: tuple[AnyPartition, int]) -> None:
         self._found_runs -= _size(self._found.pop(key))
         self._mark_used(*key)
 
-    def _mark_used(self, partition: Partition, offset: int) -> None:
+    def _mark_used(self, partition: AnyPartition, offset: int) -> None:
         if (unused := self._unused.get(partition)) is not None:
             unused.discard(offset)
             if not unused:
@@ -254,14 +294,22 @@ _FAR_MESSAGES = 2000
 _MAX_SCANS = 2
 
 
+def _is_end_known(partition: Partition) -> bool:
+    """Whether the end of a led partition is that of everything committed, by this leader and former ones."""
+    return partition.covers_former_epochs and partition.high_watermark >= partition.log.end_offset
+
+
 class BacklogReader:
     """Reads outlines of partitions for all queues."""
 
-    def __init__(self, topics: Topics, blocks: StoredBlocks, scans: BacklogScans) -> None:
+    def __init__(
+        self, topics: Topics, views: PartitionViews, blocks: StoredBlocks, scans: BacklogScans
+    ) -> None:
         self._topics = topics
+        self._views = views
         self._blocks = blocks
         self._scans = scans
-        self._turn_bytes: dict[Partition, int] = {}
+        self._turn_bytes: dict[AnyPartition, int] = {}
 
     @property
     def version(self) -> int:
@@ -271,31 +319,42 @@ class BacklogReader:
         return self._topics.image.topics.get(TopicName(name))
 
     def config(self, topic: str) -> TopicConfig | None:
-        partitions = self._topics.partitions_of(topic)
-        return partitions[0].config if partitions else None
-
-    def partitions(self, topic: str) -> int:
-        return len(self._topics.partitions_of(topic))
+        found = self.topic(topic)
+        return None if found is None else self._topics.config_of(found)
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
-        if (found := self._topics.find(topic.encode(), partition)) is None:
+        if (found := self._views.find(topic, partition)) is None:
             raise PartitionNotReady(f"partition {partition} of topic {topic!r} cannot be read now")
-        return found.log.start_offset, found.last_stable_offset if is_committed else found.high_watermark
+        return found.start_offset, found.last_stable_offset if is_committed else found.high_watermark
 
     def leader_end(self, topic: str, partition: int) -> int | None:
-        # A partition with one replica: the local log is its leader's.
         if (found := self._topics.find(topic.encode(), partition)) is None:
+            self._check_not_leader(topic, partition)
             return None
         end_offset = found.log.end_offset
+        if len(found.replicas) > 1:
+            # What a power loss has cut here came back from a replica that had it.
+            return end_offset if _is_end_known(found) else None
         # Records appended since the start have reused the offsets of lost ones.
         return end_offset if found.cut_offset is None else min(found.cut_offset, end_offset)
+
+    def _check_not_leader(self, topic: str, partition: int) -> None:
+        """Raise PartitionNotReady if this broker leads a partition that it has not opened."""
+        found = self.topic(topic)
+        state = None if found is None else self._topics.image.partition(PartitionId(found.id, partition))
+        if state is not None and state.leader == self._topics.node_id:
+            raise PartitionNotReady(f"partition {partition} of topic {topic!r} is being opened")
+
+    def is_remote(self, read: ReadBacklog) -> bool:
+        """Return whether another broker leads the partition of a read."""
+        return isinstance(self._views.find(read.queue.topic, read.partition), RemotePartition)
 
     def read(self, read: ReadBacklog, deliver: Deliver) -> None:
         """Read some of a partition and give it to `deliver`, now or when a scan has ended.
 
         An outline that ends where it begins means that nothing can be read.
         """
-        partition = self._topics.find(read.queue.topic.encode(), read.partition)
+        partition = self._views.find(read.queue.topic, read.partition)
         if partition is None:
             deliver(Outline((), read.offset))
             return
@@ -307,7 +366,7 @@ class BacklogReader:
         if not self._scans.join(partition, read.offset, after):
             self._read(partition, read, deliver, 0)
 
-    def _read(self, partition: Partition, read: ReadBacklog, deliver: Deliver, scans: int) -> None:
+    def _read(self, partition: AnyPartition, read: ReadBacklog, deliver: Deliver, scans: int) -> None:
         """Deliver what is known or can be read at once; else scan, unless scans have found nothing."""
         try:
             outline = self._known(partition, read) or self._loaded(partition, read, is_forced=scans > 0)
@@ -320,18 +379,19 @@ class BacklogReader:
         else:
             deliver(outline or Outline((), read.offset))
 
-    def _known(self, partition: Partition, read: ReadBacklog) -> Outline | None:
+    def _known(self, partition: AnyPartition, read: ReadBacklog) -> Outline | None:
         """Return what a scan has found, or what a cached block holds."""
         stable_offset = partition.last_stable_offset
         if max(read.offset, partition.start_offset) >= stable_offset:
             return Outline((), read.offset)
-        if not read.with_keys and (outline := self._scans.found(partition, read.offset)) is not None:
+        outline = self._scans.found(partition, read.offset)
+        if outline is not None and not (read.with_keys and outline.ranges):
             self._spend(partition, _TURN_BYTES)
             return outline
         block = self._blocks.cached(partition, read.offset)
         return None if block is None else self._outline(partition, block, read)
 
-    def _loaded(self, partition: Partition, read: ReadBacklog, *, is_forced: bool) -> Outline | None:
+    def _loaded(self, partition: AnyPartition, read: ReadBacklog, *, is_forced: bool) -> Outline | None:
         """Read a block on the event loop, unless too much was read in this turn; then None."""
         if self._turn_bytes.get(partition, 0) >= _TURN_BYTES and not is_forced:
             return None
@@ -346,12 +406,12 @@ class BacklogReader:
             return Outline((), max(offset, min(error.offsets[1], stable_offset)))
         return None if block is None else self._outline(partition, block, read)
 
-    def _outline(self, partition: Partition, block: Block, read: ReadBacklog) -> Outline:
+    def _outline(self, partition: AnyPartition, block: Block, read: ReadBacklog) -> Outline:
         if not read.with_keys and partition.last_stable_offset - block.next_offset > _FAR_MESSAGES:
             self._scans.start(partition, block.next_offset, with_keys=False)
         return block.outline(max(read.offset, partition.start_offset), with_keys=read.with_keys)
 
-    def _spend(self, partition: Partition, count: int) -> None:
+    def _spend(self, partition: AnyPartition, count: int) -> None:
         if not self._turn_bytes:
             asyncio.get_running_loop().call_soon(self._turn_bytes.clear)
         self._turn_bytes[partition] = self._turn_bytes.get(partition, 0) + count

@@ -15,10 +15,11 @@ from typing import NamedTuple, TypeVar
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
+from alpacamq.broker.remote.views import AnyPartition, RemotePartition
 from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, read_header
 from alpacamq.model.compression import TooMuchData
 from alpacamq.model.control import CommittedFilter
-from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
+from alpacamq.model.errors import CorruptBatch, DamagedLog, PartitionNotReady, StorageFailed
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
@@ -171,6 +172,8 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 10
+# A block that is read from another broker: a call costs more than its bytes.
+REMOTE_BLOCK_BYTES = 256 << 10
 # Larger reads and batches would block the event loop.
 _READ_ON_LOOP_BYTES = 256 << 10
 _PACKED_ON_LOOP_BYTES = 32 << 10
@@ -312,11 +315,11 @@ class StoredBlocks:
         self._limit_bytes = limit_bytes
         self._unpacked_limit_bytes = unpacked_limit_bytes
         # In order of use, each with the size it is accounted with.
-        self._blocks: OrderedDict[tuple[Partition, int], tuple[Block, int]] = OrderedDict()
-        self._firsts: dict[Partition, list[int]] = {}
+        self._blocks: OrderedDict[tuple[AnyPartition, int], tuple[Block, int]] = OrderedDict()
+        self._firsts: dict[AnyPartition, list[int]] = {}
         self._bytes = 0
 
-    def cached(self, partition: Partition, offset: int) -> Block | None:
+    def cached(self, partition: AnyPartition, offset: int) -> Block | None:
         """Return the cached block that contains `offset`."""
         firsts = self._firsts.get(partition)
         if not firsts or (place := bisect_right(firsts, offset)) == 0:
@@ -332,15 +335,19 @@ class StoredBlocks:
         self._make_room()
         return block
 
-    def load_now(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
+    def load_now(self, partition: AnyPartition, offset: int, limit_offset: int) -> Block | None:
         """Load the block that starts with the batch that contains `offset`; None if that would take long."""
-        if (part := partition.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
+        stored = _stored_here(partition, offset)
+        if stored is None:
+            return None
+        limit_offset = min(limit_offset, stored.last_stable_offset)
+        if (part := stored.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
             return None
         try:
             if not part.verified or part.length > _READ_ON_LOOP_BYTES:
                 return None
-            aborted = partition.aborted_between(offset, part.next_offset)
-            block = self._block(partition, part, aborted)
+            aborted = stored.aborted_between(offset, part.next_offset)
+            block = self._block(partition, part.read(), part.next_offset, aborted)
         finally:
             part.release()
         if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
@@ -348,13 +355,36 @@ class StoredBlocks:
         self._keep(partition, block)
         return block
 
-    async def load(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
-        """Load a block, however long it takes; None if there is nothing before `limit_offset`."""
-        part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
+    async def load(self, partition: AnyPartition, offset: int, limit_offset: int) -> Block | None:
+        """Load a block, however long it takes; None if there is nothing before `limit_offset`.
+
+        `limit_offset` is no later than the end of what can be read. Raises PartitionNotReady if another
+        broker leads the partition and does not know of records at `offset` yet.
+        """
+        stored = _stored_here(partition, offset)
+        if stored is None:
+            assert isinstance(partition, RemotePartition)
+            return await self._fetch(partition, offset)
+        limit_offset = min(limit_offset, stored.last_stable_offset)
+        part = await verified_read(stored, offset, BLOCK_BYTES, limit_offset, self._executor)
         if part is None:
             return None
-        aborted = partition.aborted_between(offset, part.next_offset)
+        aborted = stored.aborted_between(offset, part.next_offset)
         block = await in_thread(self._executor, part, self._prepared, partition, part, aborted)
+        self._keep(partition, block)
+        return block
+
+    async def _fetch(self, partition: RemotePartition, offset: int) -> Block | None:
+        found = await partition.read(offset, REMOTE_BLOCK_BYTES)
+        if not found.data:
+            if offset >= found.bounds.high_watermark:
+                # A new leader learns later what its predecessor had committed.
+                raise PartitionNotReady(f"offset {offset} of {partition.identity} cannot be read yet")
+            return None
+        block = self._block(partition, found.data, found.next_offset, found.aborted)
+        if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(self._executor, block.prepare))
         self._keep(partition, block)
         return block
 
@@ -364,17 +394,17 @@ class StoredBlocks:
             for first in self._firsts.pop(partition):
                 self._bytes -= self._blocks.pop((partition, first))[1]
 
-    def _prepared(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
-        block = self._block(partition, part, aborted)
+    def _prepared(self, partition: AnyPartition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        block = self._block(partition, part.read(), part.next_offset, aborted)
         block.prepare()
         return block
 
-    def _block(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
-        return Block(
-            part.read(), part.next_offset, aborted, self._unpacked_limit_bytes, report_unreadable(partition)
-        )
+    def _block(
+        self, partition: AnyPartition, data: bytes, next_offset: int, aborted: Sequence[tuple[int, int]]
+    ) -> Block:
+        return Block(data, next_offset, aborted, self._unpacked_limit_bytes, report_unreadable(partition))
 
-    def _keep(self, partition: Partition, block: Block) -> None:
+    def _keep(self, partition: AnyPartition, block: Block) -> None:
         key = (partition, block.first_offset)
         if (former := self._blocks.pop(key, None)) is not None:
             self._bytes -= former[1]
@@ -395,6 +425,11 @@ class StoredBlocks:
                 del self._firsts[partition]
 
 
+def _stored_here(partition: AnyPartition, offset: int) -> Partition | None:
+    """Return the replica to read at `offset`; None if it has to be read from another broker."""
+    return partition.replica_with(offset) if isinstance(partition, RemotePartition) else partition
+
+
 async def verified_read(
     partition: Partition, offset: int, max_bytes: int, limit_offset: int, executor: Executor
 ) -> Readable | None:
@@ -408,7 +443,7 @@ async def verified_read(
     raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
 
 
-def report_unreadable(partition: Partition) -> Unreadable:
+def report_unreadable(partition: AnyPartition) -> Unreadable:
     """Return a callback that counts and logs unreadable batches of a partition."""
 
     def unreadable(header: BatchHeader, error: CorruptBatch) -> None:

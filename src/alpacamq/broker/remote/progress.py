@@ -12,12 +12,11 @@ import msgspec
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.peers.handshake import Peer
-from alpacamq.broker.peers.link import Peers
-from alpacamq.broker.topics import Topics
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import NotLeader, RequestTimedOut
-from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Request
+
+from .routing import LeaderCalls
 
 TIMEOUT_MS = 5_000
 
@@ -31,8 +30,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 class ProducerProgress(Request[Progress], frozen=True, kw_only=True, tag="producer-progress"):
     """Return how far a producer has come, once that is committed; with `is_on_disk`, once it is flushed."""
 
-    topic: TopicId
-    partition: int
+    place: PartitionId
     producer_id: int
     is_on_disk: bool = False
 
@@ -43,9 +41,8 @@ VALUES: tuple[type[msgspec.Struct], ...] = (ProducerProgress,)
 class RemoteProgress:
     """The progress of producers in any partition of the cluster."""
 
-    def __init__(self, topics: Topics, peers: Peers | None) -> None:
-        self._topics = topics
-        self._peers = peers
+    def __init__(self, leaders: LeaderCalls) -> None:
+        self._leaders = leaders
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -56,35 +53,25 @@ class RemoteProgress:
         self, place: PartitionId, producer_id: int, *, is_on_disk: bool = False
     ) -> int | None:
         """Return the last sequence of a producer, once it is committed. Raises why that is not known now."""
-        request = ProducerProgress(
-            topic=place.topic_id,
-            partition=place.partition,
-            producer_id=producer_id,
-            is_on_disk=is_on_disk,
+        request = ProducerProgress(place=place, producer_id=producer_id, is_on_disk=is_on_disk)
+        found = await self._leaders.ask(
+            place, lambda _: self._progress(request), lambda _: request, TIMEOUT_MS
         )
-        key = place.topic_id.bytes
-        if (partition := self._topics.find(key, place.partition)) is not None:
-            return (await self._progress(partition, request)).last_sequence
-        error = self._topics.absence(key, place.partition)
-        if not isinstance(error, NotLeader) or error.leader is None or self._peers is None:
-            raise error
-        reply = await self._peers.call(BrokerId(error.leader), request, TIMEOUT_MS)
-        return reply.last_sequence
+        return found.last_sequence
 
     async def _on_progress(self, request: ProducerProgress, _peer: Peer) -> Progress:
-        partition = self._topics.find(request.topic.bytes, request.partition)
-        if partition is None:
-            raise self._topics.absence(request.topic.bytes, request.partition)
-        return await self._progress(partition, request)
+        return await self._progress(request)
 
-    async def _progress(self, partition: Partition, request: ProducerProgress) -> Progress:
+    async def _progress(self, request: ProducerProgress) -> Progress:
+        partition = self._leaders.led_or_raise(request.place)
         last = partition.log.producers.last_sequence(request.producer_id)
         if last is not None:
+            end_offset = partition.log.end_offset
             try:
                 async with asyncio.timeout(TIMEOUT_MS / 1000):
-                    await _until_committed(partition, partition.log.end_offset)
+                    await _until_committed(partition, end_offset)
                     if request.is_on_disk:
-                        await partition.flush_to(partition.log.end_offset)
+                        await partition.flush_to(end_offset)
             except TimeoutError:
                 raise RequestTimedOut(f"{partition.identity}: its last records are not committed") from None
         return Progress(last)

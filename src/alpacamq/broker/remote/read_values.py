@@ -123,6 +123,20 @@ class DeleteRecords(Request[Bounds], frozen=True, kw_only=True, tag="delete-reco
     offset: int
 
 
+class CompactedSize(NamedTuple):
+    """The result of a compaction; `is_compacted` is false if there was nothing to compact."""
+
+    is_compacted: bool
+    before_bytes: int
+    size_bytes: int
+
+
+class CompactPartition(Request[CompactedSize], frozen=True, kw_only=True, tag="compact-partition"):
+    """Compacts a partition at its leader, up to its last record."""
+
+    place: PartitionId
+
+
 VALUES: tuple[type[msgspec.Struct], ...] = (
     ReadBounds,
     ReadBatches,
@@ -131,4 +145,5 @@ VALUES: tuple[type[msgspec.Struct], ...] = (
     AwaitRecords,
     FlushPartition,
     DeleteRecords,
+    CompactPartition,
 )

@@ -36,6 +36,8 @@ from alpacamq.telemetry.logs import get_logger
 from .read_values import (
     AwaitRecords,
     Bounds,
+    CompactedSize,
+    CompactPartition,
     DeleteRecords,
     FetchedBatches,
     FetchedPage,
@@ -58,6 +60,7 @@ T = TypeVar("T")
 MAX_READ_BYTES: Final = 16 << 20
 # How long a search by timestamp may take at a leader: it may read much.
 SEARCH_MS: Final = 10_000
+COMPACTION_MS: Final = 600_000
 # A long poll is made of calls that wait this long at most.
 LEG_MS: Final = 5000
 # A verified piece up to this size is read at once: a thread would cost more.
@@ -142,7 +145,10 @@ class RemoteReads:
         executor: Executor,
         *,
         unpacked_limit_bytes: int,
+        compact: Callable[[Partition], Awaitable[bool]],
     ) -> None:
+        """`compact` compacts a partition of this broker; false if there was nothing to compact."""
+        self._compact = compact
         self._leaders = leaders
         self._topics = leaders.topics
         self._executor = executor
@@ -159,6 +165,7 @@ class RemoteReads:
             AwaitRecords: self._serve_waiting,
             FlushPartition: self._serve_flush,
             DeleteRecords: self._serve_deletion,
+            CompactPartition: self._serve_compaction,
         }
 
     def is_led_here(self, place: PartitionId) -> bool:
@@ -216,6 +223,8 @@ class RemoteReads:
         bounds can be older than the leader's. Raises OffsetOutOfRange and DamagedLog.
         """
         max_bytes = min(max(max_bytes, 1), MAX_READ_BYTES)
+        if not wait_ms and (partition := self._leaders.led(place)) is not None:
+            return await self._batches(partition, offset, max_bytes, committed=committed)
         if may_follow and (replica := self._follower(place, offset, committed=committed)) is not None:
             return await self._batches(replica, offset, max_bytes, committed=committed)
 
@@ -292,6 +301,8 @@ class RemoteReads:
             limits = Limits(
                 records=limits.records, size_bytes=MAX_READ_BYTES, before_offset=limits.before_offset
             )
+        if not wait_ms and (partition := self._leaders.led(place)) is not None:
+            return await self._traced_page(partition, offset, limits, committed=committed, reader=reader)
         if reader is None and (replica := self._follower(place, offset, committed=committed)) is not None:
             return await self._page(replica, offset, limits, committed=committed)
 
@@ -323,12 +334,17 @@ class RemoteReads:
         reader: Origin | None,
     ) -> FetchedPage:
         async def read(partition: Partition) -> FetchedPage:
-            found = await self._page(partition, offset, limits, committed=committed)
-            if reader is not None and partition.traces is not None:
-                partition.traces.read(found.page.records, reader)
-            return found
+            return await self._traced_page(partition, offset, limits, committed=committed, reader=reader)
 
         return await self._read_or_wait(place, read, lambda found: _has_content(found, offset), wait_ms)
+
+    async def _traced_page(
+        self, partition: Partition, offset: int, limits: Limits, *, committed: bool, reader: Origin | None
+    ) -> FetchedPage:
+        found = await self._page(partition, offset, limits, committed=committed)
+        if reader is not None and partition.traces is not None:
+            partition.traces.read(found.page.records, reader)
+        return found
 
     async def _page(
         self, partition: Partition, offset: int, limits: Limits, *, committed: bool
@@ -452,6 +468,22 @@ class RemoteReads:
 
         return await self._leaders.ask(place, local, lambda _: DeleteRecords(place=place, offset=offset), 0)
 
+    async def compact(self, place: PartitionId) -> CompactedSize:
+        """Compact a partition at its leader, up to its last record."""
+
+        async def local(_wait_ms: int) -> CompactedSize:
+            return await self._compacted(self._leaders.led_or_raise(place))
+
+        def request(_wait_ms: int) -> CompactPartition:
+            return CompactPartition(place=place)
+
+        # The time of a wait: it may take long.
+        return await self._leaders.ask(place, local, request, COMPACTION_MS)
+
+    async def _compacted(self, partition: Partition) -> CompactedSize:
+        before_bytes = partition.size_bytes
+        return CompactedSize(await self._compact(partition), before_bytes, partition.size_bytes)
+
     async def _flush(self, partition: Partition, offset: int | None) -> int:
         await partition.flush_to(partition.end_offset if offset is None else offset)
         return partition.log.flushed_offset
@@ -526,6 +558,9 @@ class RemoteReads:
     async def _serve_deletion(self, request: DeleteRecords, _peer: Peer) -> Bounds:
         return await self._delete(self._leaders.led_or_raise(request.place), request.offset)
 
+    async def _serve_compaction(self, request: CompactPartition, _peer: Peer) -> CompactedSize:
+        return await self._compacted(self._leaders.led_or_raise(request.place))
+
     # Steps.
 
     def _follower(self, place: PartitionId, offset: int, *, committed: bool) -> Partition | None:
@@ -544,8 +579,6 @@ class RemoteReads:
         wait_ms: int,
     ) -> R:
         """Ask the leader of a partition, leg by leg, until there is something to read or time is up."""
-        if self._leaders.led(place) is not None and not wait_ms:
-            return await local(0)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:

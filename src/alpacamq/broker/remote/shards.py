@@ -10,13 +10,16 @@ and cancelling it here cancels it there.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from types import NoneType
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from alpacamq.broker.peers.connection import Late
 from alpacamq.broker.peers.handshake import Peer
 from alpacamq.broker.peers.values import (
     RemoteError,
@@ -158,6 +161,9 @@ class Machines(Protocol):
     @property
     def codec(self) -> RequestCodec: ...
 
+    @property
+    def undo(self) -> Callable[[Request[Any], Any], None] | None: ...
+
     def leader_of(self, shard: int) -> int | None: ...
 
     def is_here(self, shard: int) -> bool: ...
@@ -170,7 +176,7 @@ class Machines(Protocol):
 class Links(Protocol):
     """Connections to other brokers."""
 
-    async def call(self, node_id: BrokerId, value: Request[R], timeout_ms: int) -> R: ...
+    async def call(self, node_id: BrokerId, value: Request[R], timeout_ms: int, late: Late = None) -> R: ...
 
 
 class Metadata(Protocol):
@@ -260,7 +266,7 @@ class ShardCalls:
     async def ask_all(self, machines: Machines, request: Request[R]) -> list[R]:
         """Return the replies of all machines, in order, except of those that cannot be loaded.
 
-        The request changes nothing. One call per broker. Raises CoordinatorUnavailable, naming the brokers
+        The request may be repeated. One call per broker. Raises CoordinatorUnavailable, naming the brokers
         that do not answer.
         """
         loop = asyncio.get_running_loop()
@@ -315,11 +321,14 @@ class ShardCalls:
         started = perf_counter()
         failure = ""
         timeout_ms = left_ms(deadline, asyncio.get_running_loop().time())
+        late = None
+        if machines.undo is not None:
+            late = partial(self._late, machines, request, kind)
         scope = asyncio.timeout(None)
         self._in_flight.setdefault(place, {})[scope] = broker
         try:
             async with scope:
-                reply = await self._links.call(broker, call, timeout_ms)
+                reply = await self._links.call(broker, call, timeout_ms, late)
             return machines.codec.decode_reply(kind, reply)  # type: ignore[no-any-return]
         except TimeoutError:
             failure = RequestTimedOut.__name__
@@ -339,6 +348,13 @@ class ShardCalls:
             if not in_flight:
                 del self._in_flight[place]
             self._stats.called(kind, failure, perf_counter() - started)
+
+    def _late(self, machines: Machines, request: Request[Any], kind: str, reply: msgspec.Raw) -> None:
+        """Undo a request whose client was gone when its reply came."""
+        with suppress(PeerFailed):
+            found = machines.codec.decode_reply(kind, reply)
+            if machines.undo is not None:
+                machines.undo(request, found)
 
     async def _ask_some(
         self,

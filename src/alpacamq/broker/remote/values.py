@@ -4,14 +4,18 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, markers, progress, read_values, shards, status
+from . import appends, fifo, markers, progress, read_values, redrives, shards, status, traces, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
+    *fifo.VALUES,
     *markers.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
-    *status.STATUS_VALUES,
+    *redrives.VALUES,
     *shards.VALUES,
+    *status.STATUS_VALUES,
+    *traces.VALUES,
     *transactional_appends.VALUES,
+    *views.VALUES,
 )

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Protocol
 
 from alpacamq.broker.partition.leader import Partition
-from alpacamq.cluster.partition_state import PartitionState
+from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.batch import FRAME_BYTES, HEADER_BYTES, read_header
 from alpacamq.model.errors import AlpacaError, CorruptBatch
 from alpacamq.model.ids import BrokerId
@@ -76,6 +76,8 @@ class FollowerResources:
     spawn: Callable[..., "asyncio.Task[None]"]
     now_ms: Callable[[], int]
     flush_counts: bool
+    # Whether the controller has confirmed that it knows of the damage of a replica.
+    is_damage_known: Callable[[PartitionId], bool] = lambda _partition: False
 
 
 class Following:
@@ -95,6 +97,10 @@ class Following:
         self._state: PartitionState | None = None
         self._is_suspended = False
         self._has_fetched = False
+        # Whether the log was emptied because of damage, and the end that it has to reach again. None: the
+        # leader has not told its end since.
+        self.is_rebuilding = False
+        self._rebuilt_end: int | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._last_failure = ""
 
@@ -107,6 +113,7 @@ class Following:
         partition = self.partition
         if not self.core.is_newer_leader(state.leader_epoch):
             return False
+        self._rebuilt_end = None
         stored = partition.log
         self.core.follow(
             None if state.leader is None else BrokerId(state.leader),
@@ -164,6 +171,7 @@ class Following:
         if self._cutting is None and stored.end_offset == self.core.log_end:
             self.core.flushed(stored.flushed_offset)
             self._note_watermark()
+            self._end_rebuild_if_done()
             self.drive()
 
     def flush_failed(self) -> None:
@@ -175,23 +183,44 @@ class Following:
     def may_rebuild(self) -> bool:
         """Whether a log that lacks records may be emptied, to be fetched again from the leader.
 
-        Not while it counts: the controller could elect it. Its own broker has not fetched with it since it
-        started, so no leader can be about to take it into the in-sync set.
+        Not while it counts: the controller could elect it. And not while its leader can be about to take it
+        into the in-sync set, because of what it had before: it has not fetched since its broker started, or
+        the controller knows of the damage and refuses it.
         """
         state = self._state
         return (
             state is not None
             and state.leader is not None
             and self._resources.node_id not in (*state.isr, *state.elr)
-            and not self._has_fetched
+            and (not self._has_fetched or self._resources.is_damage_known(self._place))
         )
+
+    @property
+    def _place(self) -> PartitionId:
+        return PartitionId(self.partition.topic_id, self.partition.identity.partition)
 
     def _rebuild_if_allowed(self) -> None:
         if self.may_rebuild() and self.partition.log.is_flushable:
             log.warning(
                 "replica_rebuilt", partition=str(self.partition.identity), reason=self.partition.log.loss
             )
-            self._cut(RestartAt(self.partition.log.start_offset, lost_committed=False))
+            # Until it has caught up it counts as damaged: a proposal may be under way that rests on the
+            # records it had, and must not find it fit before it has them again.
+            self.is_rebuilding, self._rebuilt_end = self._has_fetched, None
+            self.core.rebuild(self.partition.log.start_offset)
+            cut = self.core.next_step(self._resources.now_ms())
+            assert isinstance(cut, RestartAt)
+            self._cut(cut)
+
+    def _end_rebuild_if_done(self) -> None:
+        """Count as sound again with all that the leader had when it was first asked, on disk."""
+        if not self.is_rebuilding or self._rebuilt_end is None or self._cutting is not None:
+            return
+        stored = self.partition.log
+        end = stored.flushed_offset if self._resources.flush_counts else stored.end_offset
+        if end >= self._rebuilt_end:
+            self.is_rebuilding = False
+            log.info("replica_complete_again", partition=str(self.partition.identity), end_offset=end)
 
     # Answers of the leader.
 
@@ -233,6 +262,8 @@ class Following:
     ) -> None:
         core, stored, request_id = self.core, self.partition.log, position.request_id
         end_offset, last_epoch = _end_of(records) if records else (core.log_end, -1)
+        if self.is_rebuilding and self._rebuilt_end is None:
+            self._rebuilt_end = fetched.last_stable_offset  # the end of the leader's log
         if not core.received(
             request_id,
             end_offset=end_offset,
@@ -242,6 +273,7 @@ class Following:
             now_ms=now_ms,
         ):
             self._note_watermark()
+            self._end_rebuild_if_done()
             return
         before = stored.end_offset
         try:
@@ -260,6 +292,7 @@ class Following:
         else:
             core.failed(request_id, FetchError.INVALID, now_ms)
         self._note_watermark()
+        self._end_rebuild_if_done()
 
     def _failed(self, reason: str) -> None:
         if reason != self._last_failure:

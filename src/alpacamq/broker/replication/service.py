@@ -5,7 +5,7 @@ earlier, while partitions are recovered.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Executor
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ import msgspec
 from alpacamq.broker.metadata.metadata import Metadata
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.image import Delta
-from alpacamq.cluster.partition_state import PartitionState
+from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.replication.leader import KnownBrokers
+from alpacamq.telemetry.metrics import ReplicationStats
 
 from .fetcher import BULK, LIVE, Fetcher, FetchPeers, Pace, is_far_behind
 from .following import Flushes, FollowerResources, Following
@@ -65,19 +66,25 @@ class Replication:
         flushes: Flushes,
         executor: Executor,
         clock: Clock,
+        is_damage_known: Callable[[PartitionId], bool] = lambda _partition: False,
     ) -> None:
-        """`broker_epoch` returns that of this broker's registration; `connect` follows."""
+        """`broker_epoch` returns that of this broker's registration; `connect` follows.
+
+        `is_damage_known` returns whether the controller has confirmed that it knows of a replica's damage.
+        """
         self.node_id = node_id
         self.replica_lag_ms = settings.replica_lag_ms
         self.flush_counts = settings.flush is FlushPolicy.ACK
         self.brokers = KnownBrokers({}, ())
+        # What fetchers in use have received is added when they end.
+        self.stats = ReplicationStats()
         self._metadata = metadata
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._peers: FetchPeers | None = None
         self._group: asyncio.TaskGroup | None = None
         self._resources = FollowerResources(
-            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts
+            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts, is_damage_known
         )
         self._followings: dict[Partition, Following] = {}
         # By leader and pace.
@@ -138,6 +145,16 @@ class Replication:
         self._stop_following(partition)
         self._proposals.remove(partition)
 
+    def damage_known(self) -> None:
+        """Rebuild the damaged replicas of which the controller knows by now."""
+        for following in self._followings.values():
+            if following.partition.log.has_lost_data:
+                following.drive()
+
+    def in_sync_changed(self, before: Collection[int], after: Collection[int]) -> None:
+        self.stats.in_sync_shrinks += not set(before) <= set(after)
+        self.stats.in_sync_expands += not set(after) <= set(before)
+
     def has_proposal(self, partition: Partition) -> None:
         self._proposals.has_proposal(partition)
 
@@ -152,6 +169,11 @@ class Replication:
     def under_replicated(self) -> int:
         """How many partitions led here have replicas that are not in sync."""
         return sum(partition.is_under_replicated for partition in self._proposals.led)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes fetched from leaders."""
+        return self.stats.received_bytes + sum(each.received_bytes for each, _ in self._fetchers.values())
 
     def fetchers(self) -> list[FetcherStatus]:
         """Return the fetches from each leader."""
@@ -217,6 +239,7 @@ class Replication:
         fetcher.remove(following)
         if fetcher.is_idle:
             _, task = self._fetchers.pop((fetcher.leader_id, fetcher.pace))
+            self.stats.received_bytes += fetcher.received_bytes
             task.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -82,16 +82,19 @@ class StateMachineTopic(Generic[M]):
         overrides: Mapping[str, str] | None = None,
         requests: Iterable[type[Request[Any]]] = (),
         answer: Callable[[StateMachineHost[M], Request[Any]], Awaitable[Any]] | None = None,
+        undo: Callable[[Request[Any], Any], None] | None = None,
     ) -> None:
         """Make a machine for a partition with `make`; the other callbacks are those of StateMachineHost.
 
         `requests` are the types that other brokers may send to machines on this one; events are ignored.
         `answer` answers a request from any broker at the broker that hosts its machine, in place of the
-        host's `ask`; it is cancelled when the client of the request is.
+        host's `ask`; it is cancelled when the client of the request is. `undo` is given a request to another
+        broker and its reply, if that comes after its client has gone.
         """
         self.topic = topic
         self.codec = RequestCodec(requests)
         self._answer = answer
+        self.undo = undo
         self._shards = resources.shards
         self._resources = resources
         self._make = make
@@ -207,10 +210,7 @@ class StateMachineTopic(Generic[M]):
 
     async def ask_here(self, request: Request[R]) -> R:
         """Return the reply of a machine on this broker. Raises NotCoordinator if another broker has it."""
-        host = await self.host_of(request.routing_key)
-        if self._answer is not None:
-            return cast("R", await self._answer(host, request))
-        return await host.ask(request)
+        return await self._ask_host(await self.host_of(request.routing_key), request)
 
     async def ask_all(self, request: Request[R]) -> list[R]:
         """Return the replies of the machines on all brokers, except of those that cannot be loaded.
@@ -224,19 +224,21 @@ class StateMachineTopic(Generic[M]):
 
     async def ask_all_here(self, request: Request[R]) -> list[R]:
         """Return the replies of every machine on this broker, except of those that cannot be loaded."""
-        return [await host.ask(request) for host in await self.all() if host.failure is None]
+        return [await self._ask_host(host, request) for host in await self.all() if host.failure is None]
 
     async def ask_local(self, shard: int, request: Request[R]) -> R:
         """Return the reply of a machine on this broker that a request of any broker was routed to."""
-        host = self._routed_to(shard)
-        if self._answer is not None:
-            return cast("R", await self._answer(host, request))
-        return await host.ask(request)
+        return await self._ask_host(self._routed_to(shard), request)
 
     async def ask_loadable(self, shard: int, request: Request[R]) -> list[R]:
         """Return the reply of a machine on this broker; nothing if it cannot be loaded."""
         host = self._routed_to(shard)
-        return [await host.ask(request)] if host.failure is None else []
+        return [await self._ask_host(host, request)] if host.failure is None else []
+
+    async def _ask_host(self, host: StateMachineHost[M], request: Request[R]) -> R:
+        if self._answer is not None:
+            return cast("R", await self._answer(host, request))
+        return await host.ask(request)
 
     def _routed_to(self, shard: int) -> StateMachineHost[M]:
         if (host := self._hosts.get(shard)) is None:

@@ -15,7 +15,7 @@ from functools import partial
 from struct import Struct
 
 from alpacamq.cli.cells import Cell, size_text
-from alpacamq.cli.commands import broker_address, connect, connect_http, http_address
+from alpacamq.cli.commands import broker_addresses, connect, connect_http, http_addresses
 from alpacamq.cli.output import Output, Table, print_message
 from alpacamq.cli.progress import ProgressBar
 from alpacamq.client.errors import NotFound, Unreachable
@@ -292,7 +292,7 @@ def run_queue(parsed: argparse.Namespace, output: Output) -> None:
             _fill(place, load, total)
             sent.more(0, total)
             sent.ended()
-        drain = Drain(api=http_address(parsed), queue=queue, load=load, sent=sent)
+        drain = Drain(api=http_addresses(parsed)[0], queue=queue, load=load, sent=sent)
 
         def client(number: int, meter: Meter, gate: Gate) -> None:
             if number < writers:
@@ -342,7 +342,7 @@ def _load(parsed: argparse.Namespace, *, messages: int | None) -> Load:
 @contextmanager
 def _topic(parsed: argparse.Namespace) -> Iterator[BenchTopic]:
     """Yield the named topic, or a temporary one."""
-    address = broker_address(parsed)
+    address = broker_addresses(parsed)[0]
     name = parsed.topic or f"bench-{secrets.token_hex(4)}"
     with connect(parsed) as cluster:
         is_made = False

@@ -6,6 +6,7 @@ within seconds, although the response to a long poll may take much longer.
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from select import select
 from types import TracebackType
@@ -69,10 +70,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpApi:
-    """Client of one broker; connects on first use, and reconnects if the broker closed the connection."""
+    """Client of one broker; connects on first use, and reconnects if the broker closed the connection.
 
-    def __init__(self, address: Address) -> None:
+    With several addresses it uses the first that answers, and another one if that does not any more. A
+    request that was sent is not repeated.
+    """
+
+    def __init__(self, address: Address, *others: Address) -> None:
+        # Of the broker in use.
         self.address = address
+        self._addresses = (address, *others)
         self._connection: HTTPConnection | None = None
         self._deadline = 0.0
 
@@ -101,16 +108,22 @@ class HttpApi:
         wait_ms: int = 0,
     ) -> T:
         """Send a GET request; `wait_ms` is how long the broker may wait before it responds."""
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        target = _target(path) + (f"?{urlencode(given)}" if given else "")
-        return self._read(answer, self._ask("GET", target, None, REQUEST_S + wait_ms / 1000))
+        return self._read(answer, self._ask("GET", _target(path, query), None, REQUEST_S + wait_ms / 1000))
 
     def send(
-        self, method: str, path: Iterable[str], answer: type[T], body: object = None, *, wait_ms: int = 0
+        self,
+        method: str,
+        path: Iterable[str],
+        answer: type[T],
+        body: object = None,
+        *,
+        query: Query | None = None,
+        wait_ms: int = 0,
     ) -> T:
         """Send a request with a JSON body; `wait_ms` is how long the broker may take longer than usual."""
         content = None if body is None else msgspec.json.encode(body)
-        return self._read(answer, self._ask(method, _target(path), content, REQUEST_S + wait_ms / 1000))
+        target = _target(path, query)
+        return self._read(answer, self._ask(method, target, content, REQUEST_S + wait_ms / 1000))
 
     def _ask(self, method: str, target: str, content: bytes | None, timeout_s: float) -> bytes:
         give_up = time.monotonic() + _RETRY_S
@@ -130,8 +143,18 @@ class HttpApi:
         if connection is not None and (connection.sock is None or select([connection.sock], [], [], 0)[0]):
             self.close()
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._connect_to_any()
         return self._connection
+
+    def _connect_to_any(self) -> HTTPConnection:
+        # The one in use first.
+        addresses = sorted(self._addresses, key=lambda each: each != self.address)
+        for address in addresses[:-1]:
+            self.address = address
+            with suppress(Unreachable):
+                return self._connect()
+        self.address = addresses[-1]
+        return self._connect()
 
     def _connect(self) -> HTTPConnection:
         self._deadline = time.monotonic() + CONNECT_S
@@ -223,5 +246,6 @@ class HttpApi:
         return left
 
 
-def _target(path: Iterable[str]) -> str:
-    return "".join(f"/{quote(part, safe='')}" for part in path)
+def _target(path: Iterable[str], query: Query | None) -> str:
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return "".join(f"/{quote(part, safe='')}" for part in path) + (f"?{urlencode(given)}" if given else "")

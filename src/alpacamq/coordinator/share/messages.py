@@ -1,5 +1,6 @@
 """Requests and replies of share groups (KIP-932). Fields have the meaning of Kafka's protocol."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
@@ -111,3 +112,5 @@ class MemberExpired(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     member_id: str
     topics: tuple[str, ...]
+    # Of a topic, if not all.
+    partitions: Mapping[str, tuple[int, ...]] = {}

@@ -9,6 +9,7 @@ from uuid import UUID
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import group_operations
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import DeleteGroupRequest, ListedGroup
 from alpacamq.coordinator.share.group import ASSIGNOR
@@ -267,9 +268,11 @@ async def _described_topic(
 def _described_partition(
     backend: Backend, name: str, index: int, stats: PartitionTotals | None
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    try:
-        partition = backend.broker.topics.partition(name, index)
-    except AlpacaError as error:
+    topics = backend.broker.topics
+    topic = topics.image.topics.get(TopicName(name))
+    state = None if topic is None else topics.image.partition(PartitionId(topic.id, index))
+    if state is None:
+        error = topics.absence(name.encode(), index)
         return wire.DescribeShareGroupOffsetsResponsePartition(
             partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
@@ -278,7 +281,7 @@ def _described_partition(
     return wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,
         start_offset=stats.start_offset,
-        leader_epoch=partition.leader_epoch,
+        leader_epoch=state.leader_epoch,
         lag=stats.ready + stats.in_flight + stats.backoff + stats.dead_lettering,
     )
 
@@ -291,7 +294,7 @@ async def _altered(
     for each in topic.partitions:
         await call.pause()
         try:
-            _check_offset(backend, topic.topic_name, each)
+            await _check_offset(backend, topic.topic_name, each)
             offsets[each.partition_index] = each.start_offset
         except AlpacaError as error:
             failures[each.partition_index] = error
@@ -316,12 +319,17 @@ async def _altered(
     )
 
 
-def _check_offset(backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
-    partition = backend.broker.topics.partition(name, wanted.partition_index)
-    start, end = partition.start_offset, partition.high_watermark
+async def _check_offset(
+    backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition
+) -> None:
+    topics, index = backend.broker.topics, wanted.partition_index
+    if not topics.exists(name.encode(), index):
+        raise topics.absence(name.encode(), index)
+    bounds = await backend.broker.reads.bounds_at(PartitionId(topics.image.topic(name).id, index))
+    start, end = bounds.start_offset, bounds.high_watermark
     if not start <= wanted.start_offset <= end:
         raise OffsetOutOfRange(
-            f"offset {wanted.start_offset} of {partition.identity} is outside of {start} to {end}"
+            f"offset {wanted.start_offset} of {name}-{index} is outside of {start} to {end}"
         )
 
 

@@ -21,7 +21,10 @@ from alpacamq.model.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     DamagedLog,
+    NotCoordinator,
+    PartitionNotReady,
     PolicyViolation,
+    RequestTimedOut,
     TooManyInFlight,
 )
 from alpacamq.model.ids import TopicId
@@ -137,8 +140,15 @@ def _batch_end(partition: Partition, offset: int) -> int:
 
 log = get_logger(__name__)
 
-# The member must settle records first, or the queue is being loaded.
-_PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
+# The member must settle records first, or the queue is being loaded or moves to another broker.
+_PASSING = (
+    TooManyInFlight,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    NotCoordinator,
+    RequestTimedOut,
+    PartitionNotReady,
+)
 MAX_RECORDS = 100_000
 # Acquired per call, so that other requests get their turn in between: members that share a partition all get
 # some of its records.
@@ -260,11 +270,12 @@ class SharedFetch:
         record_bytes = max(average_bytes(partition) for partition in partitions)
         room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
         wanted = min(self._records_left, room, ACQUIRED_AT_ONCE)
-        self._session.topics_held.add(queue.topic)
+        indexes = tuple(partition.identity.partition for partition in partitions)
+        self._session.held.setdefault(queue.topic, set()).update(indexes)
         acquired = await self._broker.queues.acquire(
             queue,
             consumer=self._member_id,
-            partitions=tuple(partition.identity.partition for partition in partitions),
+            partitions=indexes,
             max_messages=wanted,
             lock_ms=self._lock_ms,
             start=self._start,

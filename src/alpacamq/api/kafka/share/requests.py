@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from alpacamq.api.kafka.brokers import BrokerNode, hinted_nodes, leader_hint
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.outbox import Piece
 from alpacamq.api.kafka.turns import Work
@@ -22,6 +23,7 @@ from alpacamq.model.ids import TopicId
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
+from alpacamq.protocol.messages.leadership import LeaderIdAndEpoch, NodeEndpoint
 from alpacamq.protocol.messages.share import (
     AcknowledgementBatch,
     ShareAcknowledgedPartition,
@@ -113,7 +115,8 @@ async def settle(
     lock_ms: int,
 ) -> AlpacaError | None:
     """Settle the acknowledged records that the member holds; return the first error."""
-    if batches[-1].last_offset >= partition.high_watermark:
+    # Not its watermark: a new leader learns later what is committed.
+    if batches[-1].last_offset >= partition.end_offset:
         return NotAcquired(f"{partition.identity} has no offset {batches[-1].last_offset} yet")
     wrong: list[AlpacaError] = []
     settlements = _settlements(partition.identity.partition, batches, member_id, lock_ms)
@@ -141,6 +144,7 @@ def _settlements(
 
 
 _RENEWALS_FROM = 2
+NO_LEADER = -1
 
 Verdicts = dict[PartitionKey, AlpacaError | None]
 
@@ -240,7 +244,10 @@ class ShareRequests:
         elif request.max_records > 0 and not request.is_renew_ack:
             taken = await SharedFetch(self._broker, session, request, config, work).run()
         try:
-            return await work.run(_response(header, config, verdicts, taken, max(request.batch_size, 1)))
+            nodes = self._nodes([*verdicts.values(), *(part.error for part in taken)])
+            return await work.run(
+                _response(header, config, verdicts, taken, max(request.batch_size, 1), nodes)
+            )
         except BaseException:
             for part in taken:
                 part.covering.release()
@@ -272,13 +279,23 @@ class ShareRequests:
                             partition_index=index,
                             error_code=0 if error is None else code_of(error),
                             error_message=None if error is None else text_of(error),
+                            current_leader=_leader_field(error),
                         )
                         for index, error in partitions
                     ],
                 )
                 for topic_id, partitions in _by_topic(verdicts)
             ],
+            node_endpoints=[
+                NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+                for node in self._nodes(verdicts.values())
+            ],
         )
+
+    def _nodes(self, errors: Iterable[AlpacaError | None]) -> list[BrokerNode]:
+        """Return the addresses of the leaders that errors name."""
+        leaders = {_leader(error)[0] for error in errors if error is not None} - {NO_LEADER}
+        return hinted_nodes(self._broker.topics.image, leaders) if leaders else []
 
     def _session(self, connection: "Connection", key: SessionKey, request: ShareFetchRequest) -> ShareSession:
         """Return the updated session of a fetch."""
@@ -355,8 +372,9 @@ class ShareRequests:
 
     async def _close(self, session: ShareSession) -> None:
         departure = self._sessions.close(session)
-        for topic in departure.topics:
-            await self._broker.queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
+        for topic, partitions in departure.partitions.items():
+            queue = QueueId(departure.group, topic)
+            await self._broker.queues.release_consumer(queue, departure.member_id, partitions)
 
 
 def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
@@ -374,8 +392,24 @@ def _by_topic(verdicts: Verdicts) -> Iterator[tuple[TopicId, list[tuple[int, Alp
     yield from topics.items()
 
 
+def _leader_field(error: AlpacaError | None) -> LeaderIdAndEpoch:
+    leader_id, leader_epoch = _leader(error)
+    return LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def _leader(error: AlpacaError | None) -> tuple[int, int]:
+    """Return the id and the epoch of the leader that an error names; of none for any other."""
+    hint = None if error is None else leader_hint(error)
+    return (NO_LEADER, NO_LEADER) if hint is None else hint
+
+
 def _response(
-    header: RequestHeader, config: ShareConfig, verdicts: Verdicts, taken: Sequence[Taken], batch_size: int
+    header: RequestHeader,
+    config: ShareConfig,
+    verdicts: Verdicts,
+    taken: Sequence[Taken],
+    batch_size: int,
+    nodes: Sequence[BrokerNode],
 ) -> Generator[None, None, list[Piece]]:
     """Encode the response: bytes, records, bytes, records, …, bytes; with stops in between."""
     by_key = {part.key: part for part in taken}
@@ -388,11 +422,15 @@ def _response(
             shared = shared._replace(
                 acknowledge_error_code=code_of(error), acknowledge_error_message=text_of(error)
             )
+        leader = _leader(error if part is None or part.error is None else part.error)
+        if leader[0] != NO_LEADER:
+            shared = shared._replace(current_leader=leader)
         topics.setdefault(key[0], []).append((shared, part))
     frame = yield from encode_share_fetch_response_in_slices(
         header.correlation_id,
         [(topic_id.bytes, [shared for shared, _ in entries]) for topic_id, entries in topics.items()],
         lock_timeout_ms=config.record_lock_duration_ms,
+        nodes=nodes,
     )
     pieces: list[Piece] = [frame[0]]
     between = iter(frame[1:])

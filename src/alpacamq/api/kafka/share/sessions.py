@@ -37,13 +37,16 @@ class ShareSessionLimitReached(AlpacaError):
 
 
 class ShareSession:
-    """The partitions that one member fetches from, and the topics that it may hold records of."""
+    """The partitions that one member fetches from, and those that it may hold records of.
+
+    A member has a session with each broker that leads partitions for it.
+    """
 
     def __init__(self, key: SessionKey, ended: Callable[["ShareSession"], None]) -> None:
         self.key = key
         self.next_epoch = 1
         self.partitions: OrderedDict[PartitionKey, None] = OrderedDict()
-        self.topics_held: set[str] = set()
+        self.held: dict[str, set[int]] = {}
         self.used_at = 0.0
         self.is_open = True
         self._ended = ended
@@ -61,9 +64,11 @@ class ShareSession:
             self.partitions.move_to_end(key)
 
     def departure(self) -> MemberExpired:
-        """The records to release when the session ends."""
+        """The records to release when the session ends: those of other brokers' partitions are not."""
         group, member_id = self.key
-        return MemberExpired(group=group, member_id=member_id, topics=tuple(sorted(self.topics_held)))
+        partitions = {topic: tuple(sorted(indexes)) for topic, indexes in self.held.items()}
+        topics = tuple(sorted(self.held))
+        return MemberExpired(group=group, member_id=member_id, topics=topics, partitions=partitions)
 
     def end(self) -> None:
         """Unbind the ended session from its connection."""
@@ -93,14 +98,14 @@ class ShareSessions:
 
         The member keeps its records: it opens a new session when it has lost track of epochs.
         """
-        topics_held: set[str] = set()
+        held: dict[str, set[int]] = {}
         if (former := self._sessions.get(key)) is not None:
-            topics_held = former.topics_held
+            held = former.held
             self._remove(former)
         if len(self._sessions) >= MAX_SESSIONS or self._cached_partitions >= MAX_CACHED_PARTITIONS:
             self._make_room(now)
         session = ShareSession(key, ended)
-        session.topics_held = topics_held
+        session.held = held
         session.used_at = now
         self._sessions[key] = session
         self._update(session, partitions, (), now)

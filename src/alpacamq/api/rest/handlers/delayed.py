@@ -92,7 +92,7 @@ async def list_delayed(call: Call[DelayedQuery, Nothing]) -> DelayedMessages:
         first, after_id = map(int, query.after.split(":"))
     partitions = range(first, topic.partitions)
     if query.partition is not UNSET:
-        broker.topics.partition(query.topic, query.partition)
+        broker.topics.place(query.topic, query.partition)  # raises UnknownTopic
         partitions = range(query.partition, query.partition + 1)
     found: list[DelayedMessage] = []
     for partition in partitions:

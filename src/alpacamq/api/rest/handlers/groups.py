@@ -4,6 +4,7 @@ from http import HTTPStatus
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated
+from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -361,7 +362,8 @@ async def join(call: Call[OfGroup, Join]) -> MembershipAnswer:
     request = ConsumerHeartbeatRequest(
         group=call.parameters.group,
         member_epoch=JOIN_EPOCH,
-        member_id="" if body.member_id is UNSET else body.member_id,
+        # With an id, a join whose reply was lost can be repeated without adding a second member.
+        member_id=str(uuid4()) if body.member_id is UNSET else body.member_id,
         instance_id=None if body.instance_id is UNSET else body.instance_id,
         rebalance_timeout_ms=body.rebalance_timeout_ms,
         subscribed_topics=None if body.topics is UNSET else tuple(body.topics),

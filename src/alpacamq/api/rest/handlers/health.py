@@ -14,6 +14,7 @@ from alpacamq.api.metrics.exposition import CONTENT_TYPE
 from alpacamq.api.metrics.stats import stats_of
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
+from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.health import ALL, READY, Check, Checks, reads
 from alpacamq.coordinator.transactions.transaction import ListTransactions
@@ -25,7 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All checks pass: `status` is ok. Otherwise the response is a problem with the same `checks`."""
+    """All checks pass: `status` is ok, or degraded if something outside of the broker needs attention.
+
+    Otherwise the response is a problem with the same `checks`.
+    """
 
     status: str
     checks: dict[str, Check] = {}
@@ -63,6 +67,8 @@ def readyz(call: Call[ReadyQuery, Nothing]) -> Readiness | Response:
     can_read, can_write = reads(broker), found["disk"]
     fields = {"reads": _served(can_read), "writes": _served(can_write)}
     needed = can_write if call.parameters.needs is Needs.WRITES else can_read
+    if not found["cluster"].is_ok:
+        return _degraded(f"cluster: {found['cluster'].detail}", {**fields, "checks": found})
     if not needed.is_ok:
         return _degraded(f"disk: {needed.detail}", {**fields, "checks": found})
     return Readiness(status="ok" if can_write.is_ok else "read-only", **fields, checks=found)
@@ -92,15 +98,18 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
         if TRANSACTIONS_TOPIC in topics:
             found = stats_of(await broker.transactions.find(ListTransactions()))
             open_transactions = found.by_state["ongoing"]
-    partitions = list(broker.topics.all_partitions())
+    bounds = [
+        each for found in (await bounds_of_topics(broker, list(topics.values()))).values() for each in found
+    ]
+    known = [each for each in bounds if each is not None]
     return Stats(
         version=__version__,
         node_id=broker.settings.node_id,
         uptime_ms=broker.clock.now_ms() - backend.started_ms,
         topics=len(topics),
-        partitions=len(partitions),
-        messages=sum(each.high_watermark - each.start_offset for each in partitions),
-        size_bytes=sum(each.size_bytes for each in partitions),
+        partitions=len(bounds),
+        messages=sum(each.messages for each in known),
+        size_bytes=sum(each.size_bytes for each in known),
         groups=groups,
         queues=len(broker.queues.stats()),
         delayed=delayed,
@@ -113,7 +122,8 @@ def _checked(backend: Backend, checks: Checks) -> Health | Response:
     found = {name: check(backend.broker) for name, check in checks.items()}
     troubles = [f"{name}: {check.detail}" for name, check in found.items() if not check.is_ok]
     if not troubles:
-        return Health(status="ok", checks=found)
+        is_degraded = any(check.is_degraded for check in found.values())
+        return Health(status="degraded" if is_degraded else "ok", checks=found)
     return _degraded("; ".join(troubles), {"checks": found})
 
 

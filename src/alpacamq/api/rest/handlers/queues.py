@@ -214,8 +214,8 @@ class QueuesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES, description="queues at most")] = 100
 
 
-def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStats:
-    found = matching_queues(call.backend.broker, call.parameters)
+async def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStats:
+    found = await matching_queues(call.backend.broker, call.parameters)
     return ReliabilityStats(
         totals=totals_of(found),
         queues=[
@@ -225,11 +225,11 @@ def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStats:
     )
 
 
-def matching_queues(broker: Broker, query: QueuesQuery) -> list[DescribeReply]:
+async def matching_queues(broker: Broker, query: QueuesQuery) -> list[DescribeReply]:
     """Return the requested queues, in order, up to the limit."""
     found = [
         each
-        for each in broker.queues.stats()
+        for each in await broker.queues.describe_all()
         if query.group in (UNSET, each.queue.group) and query.topic in (UNSET, each.queue.topic)
     ]
     return sorted(found, key=lambda each: each.queue)[: query.limit]
@@ -258,8 +258,8 @@ class PriorityStats(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[PartitionLanes]
 
 
-def priority_stats(call: Call[QueuesQuery, Nothing]) -> PriorityStats:
-    found = matching_queues(call.backend.broker, call.parameters)
+async def priority_stats(call: Call[QueuesQuery, Nothing]) -> PriorityStats:
+    found = await matching_queues(call.backend.broker, call.parameters)
     partitions = _with_rates(call.backend.broker, found)
     return PriorityStats(
         lanes={
@@ -345,22 +345,23 @@ async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
     return _shown(task)
 
 
-def list_redrives(call: Call[RedrivesQuery, Nothing]) -> RedriveList:
+async def list_redrives(call: Call[RedrivesQuery, Nothing]) -> RedriveList:
     source = None if call.parameters.topic is UNSET else call.parameters.topic
-    return RedriveList(redrives=[_shown(each) for each in call.backend.broker.queues.redrives(source)])
+    redrives = await call.backend.broker.queues.redrives(source)
+    return RedriveList(redrives=[_shown(each) for each in redrives])
 
 
-def show_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
-    return _shown(_task(call.backend, call.parameters.id))
+async def show_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
+    return _shown(await _task(call.backend, call.parameters.id))
 
 
-def cancel_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
-    task = _task(call.backend, call.parameters.id)
-    return _shown(call.backend.broker.queues.cancel_redrive(task.id))
+async def cancel_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
+    task = await _task(call.backend, call.parameters.id)
+    return _shown(await call.backend.broker.queues.cancel_redrive(task.id))
 
 
-def _task(backend: Backend, task_id: str) -> RedriveTask:
-    for task in backend.broker.queues.redrives():
+async def _task(backend: Backend, task_id: str) -> RedriveTask:
+    for task in await backend.broker.queues.redrives():
         if task.id == task_id:
             return task
     raise UnknownTask(f"unknown redrive {task_id!r}; the last hundred are kept")

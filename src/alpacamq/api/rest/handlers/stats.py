@@ -1,5 +1,6 @@
 """Counters of many topics and groups per request; rates and lag of the last hour, for charts."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated
 
@@ -8,12 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.parameters import GroupText, TimestampText, TopicText, parse_epoch_ms
+from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.sampling import INTERVAL_S
 from alpacamq.broker.slices import in_slices
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.pipelines import PipelineProgress, PipelineState
-from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
 from alpacamq.telemetry.history import SLOTS, Measure, SeriesKey
 from alpacamq.wire.stats import GroupsStats, GroupStats, TopicsStats, TopicStats
 
@@ -34,27 +37,27 @@ class GroupStatsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
-def topic_stats(call: Call[TopicStatsQuery, Nothing]) -> TopicsStats:
-    topics, query = call.backend.broker.topics, call.parameters
-    names = sorted(
-        name for name in topics.image.topics if name.startswith(query.prefix) and name not in INTERNAL_TOPICS
+async def topic_stats(call: Call[TopicStatsQuery, Nothing]) -> TopicsStats:
+    broker, query = call.backend.broker, call.parameters
+    topics = broker.topics.image.topics
+    names = sorted(name for name in topics if name.startswith(query.prefix) and name not in INTERNAL_TOPICS)
+    shown = [topics[name] for name in islice(names, query.limit)]
+    bounds = await bounds_of_topics(broker, shown)
+    return TopicsStats(topics=[_topic_stats(each, bounds[each.name]) for each in shown], total=len(names))
+
+
+def _topic_stats(topic: Topic, bounds: Sequence[Bounds | None]) -> TopicStats:
+    known = [each for each in bounds if each is not None]
+    return TopicStats(
+        topic=topic.name,
+        partitions=topic.partitions,
+        messages=sum(each.messages for each in known),
+        size_bytes=sum(each.size_bytes for each in known),
+        written_total=sum(each.high_watermark for each in known),
+        written_bytes_total=sum(each.written_bytes for each in known),
+        fetched_total=sum(each.fetched_messages for each in known),
+        fetched_bytes_total=sum(each.fetched_bytes for each in known),
     )
-    stats = []
-    for name in islice(names, query.limit):
-        partitions = topics.partitions_of(name)
-        stats.append(
-            TopicStats(
-                topic=name,
-                partitions=len(partitions),
-                messages=sum(each.high_watermark - each.start_offset for each in partitions),
-                size_bytes=sum(each.size_bytes for each in partitions),
-                written_total=sum(each.high_watermark for each in partitions),
-                written_bytes_total=sum(each.written_bytes for each in partitions),
-                fetched_total=sum(each.fetched_messages for each in partitions),
-                fetched_bytes_total=sum(each.fetched_bytes for each in partitions),
-            )
-        )
-    return TopicsStats(topics=stats, total=len(names))
 
 
 async def group_stats(call: Call[GroupStatsQuery, Nothing]) -> GroupsStats:

@@ -1,5 +1,6 @@
 """Topics: listing, describing, creating, changing and deleting them."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated
@@ -10,8 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import NotCompacted
 from alpacamq.api.rest.parameters import OfTopic, TopicText
+from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.remote.read_values import Bounds
+from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import (
     InvalidConfig,
@@ -22,11 +25,15 @@ from alpacamq.model.errors import (
     StorageFailed,
     TopicExists,
     UnknownTopic,
+    UnknownTopicId,
 )
 from alpacamq.model.topics import INT32_MAX, INTERNAL_TOPICS, SETTINGS, Topic, check_setting
 from alpacamq.wire.topics import CompactedPartition, CompactedTopic, PartitionDetails, PartitionList
 
 SettingValue = str | int | float | bool
+NO_LEADER = -1
+# How long to look for leaders: those of a new topic are about to open their partitions.
+DESCRIBE_MS = 2000
 
 
 class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +46,10 @@ class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A listed topic; `messages` and `size_bytes` cover all partitions."""
+    """A listed topic; `messages` and `size_bytes` cover all partitions whose leaders have answered.
+
+    `unavailable_partitions` is the number of the others, if there are any.
+    """
 
     name: str
     topic_id: str
@@ -47,6 +57,7 @@ class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
     internal: bool
     messages: int
     size_bytes: int
+    unavailable_partitions: int | UnsetType = UNSET
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +68,15 @@ class TopicList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets and size of a partition."""
+    """Offsets and size of a partition, null if its leader does not answer; `leader` is -1 without one."""
 
     partition: int
     leader: int
     leader_epoch: int
-    start_offset: int
-    end_offset: int
-    last_stable_offset: int
-    size_bytes: int
+    start_offset: int | None
+    end_offset: int | None
+    last_stable_offset: int | None
+    size_bytes: int | None
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,9 +115,9 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
 
-def list_topics(call: Call[TopicsQuery, Nothing]) -> TopicList:
-    query = call.parameters
-    topics = call.backend.broker.topics.image.topics
+async def list_topics(call: Call[TopicsQuery, Nothing]) -> TopicList:
+    query, broker = call.parameters, call.backend.broker
+    topics = broker.topics.image.topics
     names = sorted(
         name
         for name in topics
@@ -114,21 +125,24 @@ def list_topics(call: Call[TopicsQuery, Nothing]) -> TopicList:
         and name > query.after
         and (query.internal or name not in INTERNAL_TOPICS)
     )
+    listed = [topics[name] for name in islice(names, query.limit)]
+    bounds = await bounds_of_topics(broker, listed)
     return TopicList(
-        topics=[_listed(call.backend, topics[name]) for name in islice(names, query.limit)],
+        topics=[_listed(topic, bounds[topic.name]) for topic in listed],
         next=names[query.limit - 1] if len(names) > query.limit else None,
     )
 
 
-def _listed(backend: Backend, topic: Topic) -> ListedTopic:
-    partitions = backend.broker.topics.partitions_of(topic.name)
+def _listed(topic: Topic, bounds: Sequence[Bounds | None]) -> ListedTopic:
+    known = [each for each in bounds if each is not None]
     return ListedTopic(
         name=topic.name,
         topic_id=str(topic.id),
         partitions=topic.partitions,
         internal=topic.is_internal,
-        messages=sum(each.high_watermark - each.start_offset for each in partitions),
-        size_bytes=sum(each.size_bytes for each in partitions),
+        messages=sum(each.messages for each in known),
+        size_bytes=sum(each.size_bytes for each in known),
+        unavailable_partitions=len(bounds) - len(known) or UNSET,
     )
 
 
@@ -140,11 +154,11 @@ async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDescription:
         replication_factor=BY_DEFAULT if query.replication_factor is UNSET else query.replication_factor,
         overrides={name: setting_text(value) for name, value in query.settings.items()},
     )
-    return _described(call.backend, topic)
+    return await _described(call.backend, topic)
 
 
-def describe_topic(call: Call[OfTopic, Nothing]) -> TopicDescription:
-    return _described(call.backend, call.backend.broker.topics.image.topic(call.parameters.topic))
+async def describe_topic(call: Call[OfTopic, Nothing]) -> TopicDescription:
+    return await _described(call.backend, call.backend.broker.topics.image.topic(call.parameters.topic))
 
 
 async def delete_topic(call: Call[OfTopic, Nothing]) -> None:
@@ -166,35 +180,36 @@ async def change_settings(call: Call[OfTopic, SettingChanges]) -> TopicDescripti
                 check_setting(setting, "")  # raises InvalidConfig with the closest known name
         return overrides
 
-    return _described(call.backend, await call.backend.broker.topics.configure(name, changed))
+    return await _described(call.backend, await call.backend.broker.topics.configure(name, changed))
 
 
 async def add_partitions(call: Call[OfTopic, PartitionCount]) -> TopicDescription:
     name = call.parameters.topic
     _check_changeable(name)
-    return _described(call.backend, await call.backend.broker.topics.grow(name, call.body.partitions))
+    return await _described(call.backend, await call.backend.broker.topics.grow(name, call.body.partitions))
 
 
-def list_partitions(call: Call[OfTopic, Nothing]) -> PartitionList:
-    backend = call.backend
-    topic = backend.broker.topics.image.topic(call.parameters.topic)
-    node = int(backend.broker.settings.node_id)
+async def list_partitions(call: Call[OfTopic, Nothing]) -> PartitionList:
+    broker = call.backend.broker
+    topic = broker.topics.image.topic(call.parameters.topic)
+    bounds = (await bounds_of_topics(broker, [topic], DESCRIBE_MS))[topic.name]
+    states = broker.topics.image.partitions_of(topic.id)
     return PartitionList(
         topic=topic.name,
         partitions=[
             PartitionDetails(
-                partition=each.identity.partition,
-                leader=node,
-                leader_epoch=each.leader_epoch,
-                replicas=[node],
-                in_sync_replicas=[node],
-                start_offset=each.start_offset,
-                high_watermark=each.high_watermark,
-                last_stable_offset=each.last_stable_offset,
-                messages=each.high_watermark - each.start_offset,
-                size_bytes=each.size_bytes,
+                partition=index,
+                leader=NO_LEADER if state.leader is None else state.leader,
+                leader_epoch=state.leader_epoch if found is None else found.leader_epoch,
+                replicas=list(state.replicas),
+                in_sync_replicas=list(state.isr),
+                start_offset=None if found is None else found.start_offset,
+                high_watermark=None if found is None else found.high_watermark,
+                last_stable_offset=None if found is None else found.last_stable_offset,
+                messages=None if found is None else found.messages,
+                size_bytes=None if found is None else found.size_bytes,
             )
-            for each in backend.broker.topics.partitions_of(topic.name)
+            for index, (state, found) in enumerate(zip(states, bounds, strict=False))
         ],
     )
 
@@ -206,19 +221,18 @@ async def compact_topic(call: Call[OfTopic, Nothing]) -> CompactedTopic:
     if "compact" not in policy:
         raise NotCompacted(f"topic {name!r} has cleanup.policy={','.join(policy)}, without 'compact'")
     results = []
-    for partition in list(broker.topics.partitions_of(name)):
-        before = partition.size_bytes
+    for place in broker.topics.places_of(name):
         try:
-            compacted = await broker.housekeeping.compact(partition)
-        except StorageFailed:
+            compacted = await broker.reads.compact(place)
+        except (StorageFailed, UnknownTopicId):
             broker.topics.image.topic(name)  # raises UnknownTopic if it was deleted meanwhile
             raise
         results.append(
             CompactedPartition(
-                partition=partition.identity.partition,
-                compacted=compacted,
-                size_before_bytes=before,
-                size_bytes=partition.size_bytes,
+                partition=place.partition,
+                compacted=compacted.is_compacted,
+                size_before_bytes=compacted.before_bytes,
+                size_bytes=compacted.size_bytes,
             )
         )
     return CompactedTopic(topic=name, partitions=results)
@@ -229,14 +243,19 @@ def _check_changeable(name: str) -> None:
         raise PolicyViolation(f"topic {name!r} is internal and cannot be changed")
 
 
-def _described(backend: Backend, topic: Topic) -> TopicDescription:
+async def _described(backend: Backend, topic: Topic) -> TopicDescription:
     topics = backend.broker.topics
     config = topics.config_of(topic)
+    bounds = (await bounds_of_topics(backend.broker, [topic], DESCRIBE_MS))[topic.name]
+    states = topics.image.partitions_of(topic.id)
     return TopicDescription(
         name=topic.name,
         topic_id=str(topic.id),
         internal=topic.is_internal,
-        partitions=[_partition(backend, each) for each in topics.partitions_of(topic.name)],
+        partitions=[
+            _partition(index, state, found)
+            for index, (state, found) in enumerate(zip(states, bounds, strict=False))
+        ],
         settings={
             name: setting.text(getattr(config, name.replace(".", "_"))) for name, setting in SETTINGS.items()
         },
@@ -244,15 +263,15 @@ def _described(backend: Backend, topic: Topic) -> TopicDescription:
     )
 
 
-def _partition(backend: Backend, partition: Partition) -> PartitionDescription:
+def _partition(index: int, state: PartitionState, bounds: Bounds | None) -> PartitionDescription:
     return PartitionDescription(
-        partition=partition.identity.partition,
-        leader=backend.broker.settings.node_id,
-        leader_epoch=partition.leader_epoch,
-        start_offset=partition.start_offset,
-        end_offset=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        size_bytes=partition.size_bytes,
+        partition=index,
+        leader=NO_LEADER if state.leader is None else state.leader,
+        leader_epoch=state.leader_epoch if bounds is None else bounds.leader_epoch,
+        start_offset=None if bounds is None else bounds.start_offset,
+        end_offset=None if bounds is None else bounds.high_watermark,
+        last_stable_offset=None if bounds is None else bounds.last_stable_offset,
+        size_bytes=None if bounds is None else bounds.size_bytes,
     )
 
 

@@ -1,0 +1,129 @@
+"""`alpacactl cluster` against one broker, and lists of addresses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alpacamq.cli.cluster_changes import bar, read_plan, spread
+from alpacamq.cli.parsing import UsageError
+from alpacamq.wire.cluster import ClusterPartition
+from tests.brokers import Broker
+
+from .command import Command, InProcess
+
+# Nothing listens there.
+DEAD = "127.0.0.1:1"
+
+
+def partition(index: int, replicas: list[int], adding: list[int] | None = None) -> ClusterPartition:
+    return ClusterPartition(
+        topic="t",
+        partition=index,
+        leader=replicas[0],
+        leader_epoch=0,
+        replicas=replicas,
+        in_sync=replicas,
+        eligible=[],
+        adding=adding or [],
+        removing=[],
+        states=[],
+    )
+
+
+def test_status_shows_the_cluster_and_the_broker(ctl: Command, broker: Broker) -> None:
+    status = ctl.json("cluster", "status")
+    (node,) = status["nodes"]
+    assert status["controller"]["node_id"] == status["node"] == node["node_id"]
+    assert status["partitions"]["under_replicated"] == 0
+    text = ctl.ok("cluster", "status")
+    assert "UNDER-REPLICATED" in text
+    assert broker.http_address in text
+
+
+def test_partitions_are_shown_by_state(ctl: Command, topic: str) -> None:
+    ctl.ok("topics", "create", topic)
+    assert ctl.ok("cluster", "partitions") == "under-replicated partitions: none\n"
+    assert topic in ctl.ok("cluster", "partitions", "--state", "all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["drain", "77"], 4, "node"),
+        (["remove", "77", "--yes"], 4, "node"),
+        (["drain", "1"], 1, "no other broker"),
+        (["remove", "1", "--yes"], 2, "itself"),
+        (["drain", "one"], 2, "integer"),
+        (["reassign"], 2, "--file"),
+        (["reassign", "--topic", "no-such", "--to", "1"], 4, "no-such"),
+        (["reassign", "--topic", "no-such", "--to", "1,1"], 2, "different"),
+        (["reassign", "--file", "/no/such/file"], 2, "cannot read"),
+        (["elect", "--topic", "no-such"], 4, "no-such"),
+    ],
+)
+def test_what_is_refused_says_why(ctl: Command, arguments: list[str], code: int, words: str) -> None:
+    assert words in ctl.fails(code, "cluster", *arguments)
+
+
+def test_a_plan_is_carried_out_for_each_partition(ctl: Command, topic: str, tmp_path: Path) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    node = ctl.json("cluster", "status")["node"]
+    plan = tmp_path / "plan.json"
+    partitions = [{"topic": topic, "partition": 0, "replicas": [node], "log_dirs": ["any"]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    (moved,) = ctl.json("cluster", "reassign", "--file", str(plan))
+    assert (moved["replicas"], moved["error"]) == ([node], None)
+    partitions[0]["replicas"] = [77]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    ran = ctl("cluster", "reassign", "--file", str(plan))
+    assert ran.code == 1
+    assert "1 of 1 partitions did not change: no broker is registered with id 77" in ran.errors
+    assert ctl.ok("cluster", "reassign", "--status") == "reassignments: none\n"
+    assert ctl.ok("cluster", "reassign", "--cancel") == "partitions: none\n"
+
+
+def test_preferred_leaders_are_elected_where_another_leads(ctl: Command, topic: str) -> None:
+    ctl.ok("topics", "create", topic)
+    assert ctl.json("cluster", "elect") == []
+    assert ctl.json("cluster", "elect", "--topic", topic) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"partitions": [{}]}', '{"partitions": [{"topic": "t", "partition": "x"}]}']
+)
+def test_a_plan_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="is not a plan"):
+        read_plan(path)
+
+
+def test_replicas_are_spread_with_the_leaders_in_turn() -> None:
+    partitions = [partition(0, [1, 2]), partition(1, [2, 1]), partition(2, [3, 1, 2], adding=[3])]
+    assert spread(partitions, [4, 5, 6], None) == [("t", 0, [4, 5]), ("t", 1, [5, 6]), ("t", 2, [6, 4])]
+    assert spread(partitions[:1], [4, 5, 6], 3) == [("t", 0, [4, 5, 6])]
+    with pytest.raises(UsageError, match="--factor"):
+        spread(partitions, [4], None)
+
+
+def test_progress_is_a_bar() -> None:
+    assert bar(0.0) == "[....................]   0%"
+    assert bar(0.5) == "[##########..........]  50%"
+    assert bar(1.0) == "[####################] 100%"
+
+
+@pytest.mark.parametrize("arguments", [["cluster", "status"], ["cluster", "describe"], ["topics", "list"]])
+def test_the_next_broker_of_a_list_is_used_if_the_first_is_dead(broker: Broker, arguments: list[str]) -> None:
+    listed = InProcess(f"{DEAD},{broker.address}", f"{DEAD}, http://{broker.http_address}/")
+    listed.ok(*arguments)
+
+
+def test_a_list_of_dead_brokers_is_unreachable() -> None:
+    assert DEAD in InProcess(f"{DEAD},{DEAD}").fails(3, "cluster", "status")
+
+
+def test_a_context_keeps_a_list(ctl: Command, broker: Broker) -> None:
+    http, kafka = f"{DEAD},{broker.http_address}", f"{DEAD},{broker.address}"
+    stored = InProcess(kafka, http).json("config", "set", "three")
+    assert (stored["http"], stored["broker"]) == (http, kafka)
