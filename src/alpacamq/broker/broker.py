@@ -62,6 +62,7 @@ from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.traces import RemoteTraces
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -304,6 +305,7 @@ class Broker:
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
+        self.traces = RemoteTraces(self.tracing, self.topics, settings.node_id, peers)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
@@ -397,6 +399,7 @@ class Broker:
         if self.member is not None and shards is not None:
             for served in (
                 self.reads,
+                self.traces,
                 shards,
                 self.appends,
                 progress,

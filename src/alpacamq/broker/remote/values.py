@@ -4,7 +4,7 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, markers, progress, read_values, redrives, shards, status, views
+from . import appends, fifo, markers, progress, read_values, redrives, shards, status, traces, views
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
@@ -15,6 +15,7 @@ REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *redrives.VALUES,
     *shards.VALUES,
     *status.STATUS_VALUES,
+    *traces.VALUES,
     *transactional_appends.VALUES,
     *views.VALUES,
 )
