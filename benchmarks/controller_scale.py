@@ -12,6 +12,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from alpacamq.cluster.commands import (
+    MAX_NAMED_PARTITIONS,
     AlterPartitions,
     CreateTopic,
     Heartbeat,
@@ -87,7 +88,7 @@ def _sample(topics: int) -> dict[tuple[str, str], float]:
     proposals = _rejoin(controller, epochs)
     timed("its replicas rejoin", lambda: [controller.decide(each, 1) for each in proposals])
     moved = _moves(topics // 10)
-    timed("reassign 10 % of the partitions", lambda: controller.decide(moved, 1))
+    timed("reassign 10 % of the partitions", lambda: [controller.decide(each, 1) for each in moved])
     return figures
 
 
@@ -130,13 +131,13 @@ def _rejoin(controller: Controller, epochs: dict[BrokerId, int]) -> list[AlterPa
     ]
 
 
-def _moves(topics: int) -> Reassign:
-    return Reassign(
-        reassignments=tuple(
-            Reassignment(
-                f"topic-{topic}", index, tuple((topic + index + step) % BROKERS for step in (0, 11, 22))
-            )
-            for topic in range(topics)
-            for index in range(PARTITIONS_PER_TOPIC)
-        )
-    )
+def _moves(topics: int) -> list[Reassign]:
+    wanted = [
+        Reassignment(f"topic-{topic}", index, tuple((topic + index + step) % BROKERS for step in (0, 11, 22)))
+        for topic in range(topics)
+        for index in range(PARTITIONS_PER_TOPIC)
+    ]
+    return [
+        Reassign(reassignments=tuple(wanted[first : first + MAX_NAMED_PARTITIONS]))
+        for first in range(0, len(wanted), MAX_NAMED_PARTITIONS)
+    ]

@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from .machine import REPOSITORY
 from .report import OURS, Figure, Results, read
 
-PAGES = (REPOSITORY / "docs" / "guide" / "benchmarks.md", REPOSITORY / "README.md")
+PAGES = (
+    REPOSITORY / "docs" / "guide" / "benchmarks.md",
+    REPOSITORY / "docs" / "internals" / "scale.md",
+    REPOSITORY / "README.md",
+)
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # A selection for the README, good and bad: results, case, unit, description.
 HIGHLIGHTS = (

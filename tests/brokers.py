@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import IO, Self
@@ -127,6 +127,21 @@ class Broker:
     @property
     def address(self) -> str:
         return self.kafka
+
+    @property
+    def by_id(self) -> Mapping[int, str]:
+        """The Kafka addresses of all brokers of the cluster."""
+        return {1: self.kafka}
+
+    def directory_of(self, topic: str) -> Path:
+        """Return the data directory of the broker that leads a topic's first partition."""
+        del topic
+        return self.data_dir
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """The data directories of all brokers of the cluster."""
+        return [self.data_dir]
 
     @property
     def host_and_port(self) -> tuple[str, int]:

@@ -18,7 +18,7 @@ ROUNDS = 30
 
 def is_compacted(broker: Broker, topic: str) -> bool:
     """Return whether each key occurs once in the closed segments."""
-    *closed, _ = stored.segments(broker.data_dir, topic)
+    *closed, _ = stored.segments(broker.directory_of(topic), topic)
     try:
         keys = Counter(
             record.key for file in closed for batch in stored.batches_in(file) for record in batch.records()
@@ -56,7 +56,7 @@ def test_a_compacted_topic_is_read_by_every_client(
 
     kept = [
         (record.offset, record.key, record.value)
-        for batch in stored.batches(broker.data_dir, topic)
+        for batch in stored.batches(broker.directory_of(topic), topic)
         for record in batch.records()
     ]
     assert kept[0][:2] == (0, b"key-0")

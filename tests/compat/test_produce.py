@@ -48,7 +48,7 @@ def test_records_are_read_as_they_were_sent(
     read = client.read(topic, count=COUNT)
     assert [record.offset for record in read] == list(range(COUNT))
     assert content(read) == content(sent)
-    codecs = {batch.header.codec.name.lower() for batch in stored.batches(broker.data_dir, topic)}
+    codecs = {batch.header.codec.name.lower() for batch in stored.batches(broker.directory_of(topic), topic)}
     assert codecs == {compression}
 
 
@@ -60,7 +60,7 @@ def test_an_idempotent_producer_numbers_its_batches(
     client.produce(topic, varied(COUNT), idempotent=True)
 
     assert content(client.read(topic, count=COUNT)) == content(varied(COUNT))
-    headers = [batch.header for batch in stored.batches(broker.data_dir, topic)]
+    headers = [batch.header for batch in stored.batches(broker.directory_of(topic), topic)]
     assert all(header.is_idempotent and header.producer_epoch == 0 for header in headers)
     assert len({header.producer_id for header in headers}) == 1
     assert [header.base_sequence for header in headers] == [header.base_offset for header in headers]
@@ -74,7 +74,7 @@ def test_two_idempotent_producers_have_different_ids(
     client.produce(topic, varied(1), idempotent=True)
     client.produce(topic, varied(1), idempotent=True)
 
-    ids = [batch.header.producer_id for batch in stored.batches(broker.data_dir, topic)]
+    ids = [batch.header.producer_id for batch in stored.batches(broker.directory_of(topic), topic)]
     assert len(ids) == len(set(ids)) == 2
 
 
@@ -143,7 +143,7 @@ def test_a_topic_can_choose_the_compression_it_stores(
 
     client.produce(topic, varied(COUNT), compression="none")
 
-    codecs = {batch.header.codec.name.lower() for batch in stored.batches(broker.data_dir, topic)}
+    codecs = {batch.header.codec.name.lower() for batch in stored.batches(broker.directory_of(topic), topic)}
     assert codecs == {compression}
     assert content(client.read(topic, count=COUNT)) == content(varied(COUNT))
 

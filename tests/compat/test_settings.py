@@ -68,7 +68,7 @@ def test_the_broker_compresses_at_the_level_of_the_topic(
         confluent.create_topic(name, settings=settings)
         confluent.produce(name, [Record(value=text)])
         assert [record.value for record in confluent.read(name, start=0, count=1)] == [text]
-        sizes.append(sum(file.stat().st_size for file in broker.data_dir.rglob(f"{name}-0*/*.log")))
+        sizes.append(sum(file.stat().st_size for file in broker.directory_of(name).rglob(f"{name}-0*/*.log")))
     assert 0 < sizes[1] < sizes[0]
 
 

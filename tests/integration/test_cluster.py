@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -127,6 +128,9 @@ def test_no_cluster_is_founded_while_a_listed_node_is_missing(tmp_path: Path) ->
             eventually(lambda node=node: node.events("waiting_for_cluster"), within_s=60)  # type: ignore[misc]
         assert any("node 3" in event["reason"] for event in first.events("waiting_for_cluster"))
         assert not first.events("ready")
+        waiting = httpx.get(f"http://{first.http}/readyz")
+        assert waiting.status_code == 503
+        assert "node 3" in waiting.json()["checks"]["cluster"]["detail"]
         third.start()
         for node in nodes:
             node.wait_until_ready()

@@ -101,6 +101,12 @@ def test_a_lost_node_is_shown_and_removed_by_force(tmp_path: Path) -> None:
         assert status["partitions"]["under_replicated"] == 3
         assert status["partitions"]["offline"] == 0
         assert len(ctl.json("cluster", "partitions")) == 3
+        for node in (nodes.by_id[1], nodes.by_id[2]):
+            # What is wrong with another node is no reason to take this one out of service.
+            assert httpx.get(f"http://{node.http}/readyz").json()["status"] == "ok"
+            health = httpx.get(f"http://{node.http}/healthz")
+            assert (health.status_code, health.json()["status"]) == (200, "degraded")
+            assert "not in sync" in health.json()["checks"]["replicas"]["detail"]
         assert summed(nodes, "alpacamq_under_replicated_partitions") == 3
         assert summed(nodes, "alpacamq_isr_shrinks_total") >= 1
         assert summed(nodes, "alpacamq_active_controller") == 1
@@ -115,3 +121,35 @@ def test_a_lost_node_is_shown_and_removed_by_force(tmp_path: Path) -> None:
         # The vote of a lost node does not come back.
         create(nodes, "more", factor=2)
         assert [voter["node_id"] for voter in ctl.json("cluster", "status")["voters"]] == [1, 2]
+
+
+def test_a_node_without_a_majority_says_so_and_is_not_ready(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        left = nodes.by_id[1]
+        nodes.by_id[2].kill()
+        nodes.by_id[3].kill()
+
+        def is_unready() -> bool:
+            answer = httpx.get(f"http://{left.http}/readyz", timeout=30)
+            detail = answer.json()["checks"]["cluster"].get("detail", "")
+            return answer.status_code == 503 and "no answer of the controller" in detail
+
+        eventually(is_unready, within_s=60, what="the node is not ready")
+        status = Command(left.kafka, left.http).json("cluster", "status")
+        assert status["controller"]["node_id"] is None
+        assert sorted(voter["node_id"] for voter in status["voters"]) == [1, 2, 3]
+        assert {link["node_id"]: link["state"] != "connected" for link in status["links"]} == {
+            2: True,
+            3: True,
+        }
+        # Started again, a node says what it waits for.
+        left.kill()
+        left.start()
+
+        def waits() -> bool:
+            try:
+                return "a majority of the voters" in httpx.get(f"http://{left.http}/readyz").text
+            except httpx.TransportError:
+                return False
+
+        eventually(waits, within_s=60, what="the node says what it waits for")

@@ -502,3 +502,11 @@ def test_whatever_happens_the_watermark_is_held_by_all_that_can_be_elected(
             assert all(ends[BrokerId(member)] >= watermark for member in isr if member != 1)
             assert len([end for end in ends.values() if end >= watermark]) + 1 >= min_insync
         before = watermark
+
+
+def test_a_follower_that_never_caught_up_is_behind_since_the_leader_began() -> None:
+    partition = leader()
+    write(partition, 5)
+    assert [status.lag_ms for status in partition.followers(700)] == [700, 700]
+    partition.fetched(TWO, 12, 5, 800)
+    assert [status.lag_ms for status in partition.followers(900)] == [0, 900]

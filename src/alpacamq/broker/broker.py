@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,11 +57,13 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
+from .remote.history import RemoteHistory
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
-from .remote.routing import LeaderCalls
+from .remote.routing import LeaderCalls, OtherBrokers
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.traces import RemoteTraces
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -114,6 +117,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     member: MemberSettings | None = None  # None: a cluster of this node only
     # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
     stray_retention_ms: int = 600_000
+
+
+class StartStep(NamedTuple):
+    """What a broker that starts is doing, and the health check that it fails meanwhile."""
+
+    check: str
+    doing: str
+    detail: str
 
 
 class Broker:
@@ -228,6 +239,19 @@ class Broker:
         await self.registration.register()
         self._build()  # here: the image changes on the event loop
 
+    def start_step(self) -> StartStep:
+        """Return what a broker that does not serve yet waits for."""
+        if self.member is None or self._is_recovering():
+            return StartStep("recovery", "recovering", str(self.recovery))
+        if problems := self.member.bootstrap.problems:
+            return StartStep("cluster", "waiting for its cluster", "; ".join(each.text for each in problems))
+        if not self._is_built:
+            return StartStep("cluster", "joining its cluster", self.member.join_step())
+        return StartStep("cluster", "fenced", "until the controller knows that it has recovered")
+
+    def _is_recovering(self) -> bool:
+        return self._is_built and not self._is_recovered.is_set()
+
     @property
     def clock_ahead_ms(self) -> int:
         """How far the clock of this machine is ahead of cluster time; 0 without other brokers."""
@@ -282,6 +306,8 @@ class Broker:
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
+        others = OtherBrokers(self.topics, settings.node_id, peers)
+        self.traces = RemoteTraces(self.tracing, others)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
@@ -371,10 +397,13 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.history = RemoteHistory(self.sampler.history, others)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
         if self.member is not None and shards is not None:
             for served in (
                 self.reads,
+                self.traces,
+                self.history,
                 shards,
                 self.appends,
                 progress,

@@ -21,18 +21,27 @@ MIN_FREE_BYTES = 1 << 20
 # How long the event loop counts as unhealthy after a stall.
 STALL_REMEMBERED_SECONDS = 60.0
 _SHOWN = 20
+DEGRADED = "degraded"
+FAILING = "failing"
 _PROBE_BYTES = 64 << 10
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one check. `status` is ok or failing; `detail` explains it."""
+    """The result of one check. `status` is ok, degraded or failing; `detail` explains it.
+
+    Degraded: the broker does its part, and something else needs attention.
+    """
 
     status: str
     detail: str = ""
 
     @property
     def is_ok(self) -> bool:
-        return self.status == "ok"
+        return self.status != FAILING
+
+    @property
+    def is_degraded(self) -> bool:
+        return self.status == DEGRADED
 
 
 def passing(detail: str = "") -> Check:
@@ -40,7 +49,11 @@ def passing(detail: str = "") -> Check:
 
 
 def failing(detail: str) -> Check:
-    return Check(status="failing", detail=detail)
+    return Check(status=FAILING, detail=detail)
+
+
+def degraded(detail: str) -> Check:
+    return Check(status=DEGRADED, detail=detail)
 
 
 def reads(broker: Broker) -> Check:
@@ -125,17 +138,52 @@ def clock(broker: Broker) -> Check:
     return failing(f"the clock of node {broker.settings.node_id} is {seconds:.1f} s {side} cluster time")
 
 
+def cluster(broker: Broker) -> Check:
+    """Check that the controller counts on this broker. Otherwise it leads no partition."""
+    if broker.member is None:
+        return passing()
+    registration = broker.registration
+    if not registration.has_contact():
+        return failing(f"no answer of the controller ({_controller(broker)}); other nodes may lead by now")
+    if registration.last_reply is None or registration.last_reply.is_fenced:
+        return failing(f"fenced by the controller ({_controller(broker)})")
+    if broker.metadata.controller_id is None:
+        return degraded("no controller is elected; leaders go on, and topics cannot be changed")
+    return passing()
+
+
+def replicas(broker: Broker) -> Check:
+    """Check that partitions have leaders, and those led here all their replicas in sync.
+
+    A replica that is not in sync is the trouble of its own broker: this one is degraded, not failing.
+    """
+    led = list(broker.replication.led_partitions)
+    counts = {
+        "without a leader": len(broker.metadata.image.leaderless),
+        "led here below min.insync.replicas": sum(each.is_below_min_isr for each in led),
+        "led here with replicas that are not in sync": sum(each.is_under_replicated for each in led),
+    }
+    found = [f"{count} partitions are {text}" for text, count in counts.items() if count]
+    return degraded("; ".join(found) + "; see alpacactl cluster partitions") if found else passing()
+
+
+def _controller(broker: Broker) -> str:
+    found = broker.metadata.controller_id
+    return "none is known" if found is None else f"node {found}"
+
+
 def recovery(_broker: Broker) -> Check:
     """Pass: until the broker has recovered, the recovery app answers in its place."""
     return passing()
 
 
 Checks = Mapping[str, Callable[[Broker], Check]]
-READY: Checks = {"recovery": recovery, "disk": disk}
+READY: Checks = {"recovery": recovery, "cluster": cluster, "disk": disk}
 ALL: Checks = {
     **READY,
     "writes": writes,
     "partitions": partitions,
+    "replicas": replicas,
     "transactions": transactions,
     "coordinators": coordinators,
     "event_loop": event_loop,

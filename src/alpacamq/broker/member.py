@@ -149,6 +149,14 @@ class Member:
         metadata.subscribe(self._image_changed)
         self._update_addresses(metadata.image)
 
+    def join_step(self) -> str:
+        """Return what a node that joins its cluster waits for."""
+        if self._metadata is None:
+            return "asking the other nodes"
+        if (controller := self._metadata.controller_id) is None:
+            return "no controller is known; a majority of the voters must run"
+        return f"registering at the controller, node {controller}"
+
     async def run(self) -> None:
         """Keep links, and as controller the voters, until cancelled."""
         async with asyncio.TaskGroup() as tasks:

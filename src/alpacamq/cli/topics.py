@@ -250,14 +250,15 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.topics import create_topic, find_topic
 
     with connect(parsed) as cluster:
-        create_topic(
+        partitions = create_topic(
             cluster,
             parsed.topic,
             partitions=parsed.partitions,
             replicas=parsed.replicas,
             settings=dict(parsed.set),
         )
-        partitions = len(find_topic(cluster, parsed.topic).partitions)
+        if partitions < 0:
+            partitions = len(find_topic(cluster, parsed.topic).partitions)
     output.done(
         {"created": parsed.topic, "partitions": partitions},
         f"created topic {parsed.topic}, partitions: {partitions}",

@@ -234,7 +234,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients get the progress of recovery; Kafka connections wait in the backlog.
-            starting = RecoveryApp(broker.recovery)
+            starting = RecoveryApp(broker.start_step)
             running = [tasks.create_task(api.recover(starting)) for api in http_apis]
             try:
                 if config.cluster.is_enabled:

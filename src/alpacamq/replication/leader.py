@@ -130,6 +130,7 @@ class PartitionLeader:
 
     __slots__ = (
         "_attempt",
+        "_began_ms",
         "_below_min_isr",
         "_brokers",
         "_counting",
@@ -179,6 +180,7 @@ class PartitionLeader:
         self._brokers = brokers
         self._flush_counts = flush_counts
         self._replica_lag_ms = replica_lag_ms
+        self._began_ms = now_ms
         self._followers: dict[BrokerId, _Follower] = {}
         self._counting: tuple[_Follower, ...] = ()
         self.unsent: ProposeIsr | None = None
@@ -443,7 +445,10 @@ class PartitionLeader:
                 broker_id=follower.broker_id,
                 end_offset=follower.end_offset,
                 lag_ms=(
-                    0 if follower.end_offset == self.log_end else min(now_ms - follower.caught_up_ms, 2**53)
+                    0
+                    if follower.end_offset == self.log_end
+                    # One that never caught up with this leader is behind since the leader began.
+                    else now_ms - max(follower.caught_up_ms, self._began_ms)
                 ),
                 is_in_sync=follower.in_isr,
             )

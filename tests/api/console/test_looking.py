@@ -96,6 +96,72 @@ def test_pipelines_are_shown_with_their_latest_reports(tab: Tab, http: httpx.Cli
     expect(card).to_contain_text("<b>no column</b>")
 
 
+def test_the_cluster_page_shows_nodes_and_the_replicas_on_them(tab: Tab, made: str) -> None:
+    tab.open("/cluster")
+    expect(tab.page.locator(".heading .badge")).to_have_text("healthy")
+    expect(tab.figure("Controller")).to_have_text("node 1")
+    expect(tab.figure("Nodes")).to_have_text("1 of 1")
+    expect(tab.figure("Under-replicated")).to_have_text("0")
+    eventually(lambda: tab.cells("node 1")[1] == "running")
+    expect(tab.page.get_by_role("img", name=re.compile(r"node 1: \d+ leaders, \d+ replicas"))).to_be_visible()
+    expect(tab.page.locator(f'.replica.leader[title="{made} 1: leader"]')).to_be_visible()
+    tab.button("Offline").click()
+    expect(tab.page.get_by_text("No partition is in this state.")).to_be_visible()
+
+
+def test_the_cluster_page_shows_what_is_wrong(tab: Tab, http: httpx.Client, made: str) -> None:
+    status = http.get("/cluster/status").json()
+    (node,) = status["nodes"]
+    lost = node | {"node_id": 2, "state": "fenced", "fenced": True, "controller": False, "in_sync": 0}
+    lost |= {"lag_messages": 1200, "lag_ms": 45_000}
+    moving = {"topic": made, "partition": 0, "replicas": [1, 2], "adding": [2], "removing": []}
+    status |= {
+        "nodes": [node, lost],
+        "reassignments": [moving | {"progress": 0.25, "behind": 75}],
+        "warnings": ["nodes run <b>different</b> versions"],
+        "links": [
+            {
+                "node_id": 2,
+                "address": "b:9093",
+                "state": "backoff",
+                "last_error": "Connection refused",
+                "calls_in_flight": 0,
+            }
+        ],
+    }
+    status["partitions"] |= {"under_replicated": 1, "offline": 1}
+    replicas: dict[str, object] = {
+        "topic": made,
+        "replicas": [1, 2],
+        "eligible": [],
+        "adding": [],
+        "removing": [],
+    }
+    replicas |= {"leader_epoch": 3}
+    placed = [
+        replicas | {"partition": 0, "leader": 1, "in_sync": [1], "states": ["under-replicated"]},
+        replicas | {"partition": 1, "leader": None, "in_sync": [], "states": ["offline"]},
+    ]
+    tab.page.route("**/cluster/status", lambda route: route.fulfill(json=status))
+    answer = {"partitions": placed, "total": 7}
+    tab.page.route("**/cluster/partitions?*", lambda route: route.fulfill(json=answer))
+    tab.open("/cluster")
+    expect(tab.page.locator(".heading .badge")).to_have_text("degraded")
+    expect(tab.page.locator(".refused")).to_contain_text("<b>different</b>")
+    expect(tab.figure("Nodes")).to_have_text("1 of 2")
+    expect(tab.figure("Follower lag")).to_have_text("45 s")
+    nodes = tab.page.get_by_role("region", name="Nodes").locator("tbody tr")
+    expect(nodes.nth(1)).to_contain_text("fenced")
+    moves = tab.page.get_by_role("region", name="Reassignments")
+    expect(moves).to_contain_text("25 %")
+    expect(moves.locator("progress")).to_have_attribute("value", "0.25")
+    expect(tab.page.locator(".node.fenced .replica.behind")).to_have_count(2)
+    partitions = tab.page.get_by_role("region", name="Partitions")
+    expect(partitions.locator("tbody tr").nth(1)).to_contain_text("none")
+    expect(tab.page.get_by_text("The first 2 of 7 partitions.")).to_be_visible()
+    expect(tab.page.get_by_role("region", name="Links")).to_contain_text("Connection refused")
+
+
 def test_a_page_that_is_not_there_leads_back(tab: Tab) -> None:
     tab.open("/nowhere/at/all")
     expect(tab.heading).to_have_text("Not found")
@@ -137,6 +203,7 @@ def test_no_page_is_wider_than_a_phone(tab: Tab, http: httpx.Client, made: str) 
     ).raise_for_status()
     tab.page.set_viewport_size({"width": 360, "height": 740})
     places = ["/", "/topics", "/messages", "/produce", "/groups", "/queues", "/delayed", "/pipelines"]
+    places += ["/cluster"]
     places += [f"/topics/{made}", f"/messages/{made}", f"/groups/{made}", f"/queues/{made}/{made}"]
     places += [f"/delayed?topic={made}"]
     for place in places:

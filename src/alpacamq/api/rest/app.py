@@ -1,7 +1,7 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from http import HTTPStatus
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 from alpacamq.api.http.messages import PROBLEM_JSON
 from alpacamq.api.http.reader import RETRY_AFTER_SECONDS
+from alpacamq.broker.broker import StartStep
 from alpacamq.broker.health import failing
-from alpacamq.broker.partition.loading import RecoveryProgress
 
 from .errors import Recovering, problem_of
 from .handlers.health import Health
@@ -369,21 +369,23 @@ _LATER = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
 
 
 class RecoveryApp:
-    """An App of the HTTP listener during recovery."""
+    """An App of the HTTP listener while the broker starts."""
 
-    def __init__(self, progress: RecoveryProgress) -> None:
-        self._progress = progress
+    def __init__(self, waits_for: Callable[[], StartStep]) -> None:
+        """`waits_for` returns what the broker waits for."""
+        self._waits_for = waits_for
 
     def __call__(self, request: Request) -> Response:
         if request.path == "/livez" and request.method in ("GET", "HEAD"):
             return Response(HTTPStatus.OK, _encode(Health(status="ok")) + LINE_END)
-        detail = f"the broker is recovering: {self._progress}"
+        step = self._waits_for()
+        detail = f"the broker is {step.doing}: {step.detail}"
         told = msgspec.structs.asdict(problem_of(Recovering(detail)))
         refused = "refused: recovering"
         body = {
             **told,
             "reads": refused,
             "writes": refused,
-            "checks": {"recovery": failing(detail)},
+            "checks": {step.check: failing(detail)},
         }
         return Response(HTTPStatus.SERVICE_UNAVAILABLE, _encode(body) + LINE_END, PROBLEM_JSON, _LATER)

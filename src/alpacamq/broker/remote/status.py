@@ -18,13 +18,16 @@ from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.replication.service import Replication
 from alpacamq.broker.slices import in_slices
 from alpacamq.cluster.commands import DescribeQuorum, QuorumStatus, ReplicaProgress
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.cluster.summary import Summary
+from alpacamq.cluster.summary import Summary, warnings
 from alpacamq.cluster.topics import configured_min_isr
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Request
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
 
 # How long a node, and the controller, may take to report.
 REPORT_SECONDS = 2.0
@@ -109,6 +112,8 @@ class ClusterStatus:
         self._replication = replication
         self._peers = peers
         self._node_id = node_id
+        self._warned: list[str] = []
+        metadata.subscribe(self._image_changed)
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -128,6 +133,15 @@ class ClusterStatus:
             reports={int(each.node_id): each for each in found if isinstance(each, NodeReport)},
             failures={int(node_id): str(each) for node_id, each in failures if isinstance(each, AlpacaError)},
         )
+
+    def _image_changed(self, delta: Delta) -> None:
+        """As controller, log what an operator should change."""
+        if delta.brokers and self._metadata.is_controller:
+            found = warnings(self._metadata.image)
+            for text in found:
+                if text not in self._warned:
+                    log.warning("cluster_warning", reason=text)
+            self._warned = found
 
     async def report(self) -> NodeReport:
         """Describe this node."""

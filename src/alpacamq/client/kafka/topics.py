@@ -109,8 +109,11 @@ def _topic(described: MetadataResponseTopic) -> Topic:
 
 def create_topic(
     cluster: Cluster, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
-) -> None:
-    """Create a topic; -1 partitions or replicas leave the number to the broker."""
+) -> int:
+    """Create a topic, and return its number of partitions; -1 if the broker does not say.
+
+    -1 partitions or replicas leave the number to the broker.
+    """
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -120,8 +123,9 @@ def create_topic(
     answer = cluster.controller().call(
         CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), CreateTopicsResponse
     )
-    for result in answer.topics:
-        check(f"creating topic {name!r}", result.error_code, result.error_message)
+    result = only(f"creating topic {name!r}", answer.topics)
+    check(f"creating topic {name!r}", result.error_code, result.error_message)
+    return result.num_partitions
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:

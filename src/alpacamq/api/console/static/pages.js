@@ -1,5 +1,6 @@
 // The routes of all pages. The fragment of an address is a path of names and a query.
 
+import { cluster } from "./pages/cluster.js";
 import { delayed } from "./pages/delayed.js";
 import { group, groups } from "./pages/groups.js";
 import { messages } from "./pages/messages.js";
@@ -20,6 +21,7 @@ export const PAGES = [
   { name: "Delayed", href: "#/delayed", key: "d" },
   { name: "Traces", href: "#/traces", key: "r" },
   { name: "Pipelines", href: "#/pipelines", key: "l" },
+  { name: "Cluster", href: "#/cluster", key: "c" },
 ];
 
 // A part that begins with a colon is a parameter.
@@ -39,6 +41,7 @@ const ROUTES = [
   ["traces", traces, "Traces"],
   ["traces/:trace", trace, "Traces"],
   ["pipelines", pipelines, "Pipelines"],
+  ["cluster", cluster, "Cluster"],
 ].map(([route, page, section]) => ({ parts: route.split("/"), page, section }));
 
 /** Return the page of an address, its parameters and query; the page is undefined if unknown. */

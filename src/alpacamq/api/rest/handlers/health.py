@@ -26,7 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All checks pass: `status` is ok. Otherwise the response is a problem with the same `checks`."""
+    """All checks pass: `status` is ok, or degraded if something outside of the broker needs attention.
+
+    Otherwise the response is a problem with the same `checks`.
+    """
 
     status: str
     checks: dict[str, Check] = {}
@@ -64,6 +67,8 @@ def readyz(call: Call[ReadyQuery, Nothing]) -> Readiness | Response:
     can_read, can_write = reads(broker), found["disk"]
     fields = {"reads": _served(can_read), "writes": _served(can_write)}
     needed = can_write if call.parameters.needs is Needs.WRITES else can_read
+    if not found["cluster"].is_ok:
+        return _degraded(f"cluster: {found['cluster'].detail}", {**fields, "checks": found})
     if not needed.is_ok:
         return _degraded(f"disk: {needed.detail}", {**fields, "checks": found})
     return Readiness(status="ok" if can_write.is_ok else "read-only", **fields, checks=found)
@@ -117,7 +122,8 @@ def _checked(backend: Backend, checks: Checks) -> Health | Response:
     found = {name: check(backend.broker) for name, check in checks.items()}
     troubles = [f"{name}: {check.detail}" for name, check in found.items() if not check.is_ok]
     if not troubles:
-        return Health(status="ok", checks=found)
+        is_degraded = any(check.is_degraded for check in found.values())
+        return Health(status="degraded" if is_degraded else "ok", checks=found)
     return _degraded("; ".join(troubles), {"checks": found})
 
 

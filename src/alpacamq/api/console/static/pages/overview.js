@@ -29,7 +29,7 @@ export function overview(view) {
   };
 
   const draw = ({ totals, well, rates, byTopic, consumed, delays }) => {
-    show(health, badge(well.isWell ? "healthy" : "degraded", well.isWell ? "good" : "bad"), h("span", { class: "note" }, `version ${totals.version}, up ${format.span(totals.uptime_ms)}`));
+    show(health, badge(well.isWell ? "healthy" : "degraded", well.isWell ? "good" : well.isDegraded ? "warn" : "bad"), h("span", { class: "note" }, `version ${totals.version}, up ${format.span(totals.uptime_ms)}`));
     const published = values(rates, "published");
     const taken = values(rates, "consumed");
     const lag = values(rates, "lag");
@@ -77,8 +77,9 @@ export function overview(view) {
 
 async function checked(signal) {
   try {
-    await get("/healthz", {}, signal);
-    return { isWell: true };
+    const { status, checks } = await get("/healthz", {}, signal);
+    const troubles = Object.values(checks).filter((check) => check.status !== "ok");
+    return { isWell: status === "ok", isDegraded: true, detail: troubles.map((check) => check.detail).join("; ") };
   } catch (error) {
     if (error instanceof Problem) return { isWell: false, detail: error.message };
     throw error;
