@@ -246,6 +246,22 @@ async def test_only_the_leader_of_a_partition_says_where_it_ends(tmp_path: Path)
         assert ends == {node_id: 2 if node_id == leader else None for node_id in (1, 2, 3)}
 
 
+async def test_a_queue_forgets_what_the_only_replica_of_a_partition_has_lost(tmp_path: Path) -> None:
+    """Else new messages with the same offsets would count as done."""
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", assignments=ONE_EACH)
+        host = await broker_of(cluster, ORDERS)
+        other = next(each for each in cluster.brokers if each != host.settings.node_id)
+        for number in range(6):
+            await sent(host, "orders", b"%d" % number, partition=other - 1)
+        await acknowledge(host, *await received(host, 5))
+        # As after a power cut that has left two of the records; here the others are still there.
+        cluster[other].topics.partition("orders", other - 1).cut_offset = 2
+        await cluster[other].queues.settled()
+        assert values(await received(host, 4)) == [b"2", b"3", b"4", b"5"]
+        await cluster[other].queues.settled()
+
+
 async def test_dead_letters_go_to_a_topic_of_another_broker_and_back(tmp_path: Path) -> None:
     async with three_brokers(tmp_path) as cluster:
         await cluster.create("orders", assignments=ONE_EACH, overrides={"queue.max.deliveries": "1"})
