@@ -143,6 +143,20 @@ def test_cluster_time_goes_on_from_what_the_node_knows_and_is_recorded() -> None
     assert cluster.beat(1).cluster_time_ms == recorded
 
 
+def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> None:
+    cluster = Cluster()
+    cluster.now_ms += 20_000
+    cluster.controller.was_paused(cluster.now_ms)
+    cluster.tick()
+    assert not any(broker.is_fenced for broker in cluster.image.brokers.values())
+    cluster.beat(1)
+    cluster.beat(2)
+    cluster.now_ms += 3000
+    cluster.controller.was_paused(cluster.now_ms)  # a silent broker is not spared again and again
+    cluster.tick()
+    assert [broker.id for broker in cluster.image.brokers.values() if broker.is_fenced] == [3]
+
+
 def test_a_tick_with_nothing_due_changes_nothing() -> None:
     cluster = Cluster()
     cluster.create("t")

@@ -14,7 +14,7 @@ from alpacamq.coordinator.messages import (
     OffsetToCommit,
     TxnCommitRequest,
 )
-from alpacamq.model.errors import UnstableOffsetCommit
+from alpacamq.model.errors import InvalidTransactionState, UnstableOffsetCommit
 from alpacamq.model.ids import TopicName, TopicPartition
 
 from .group_host import GroupHost
@@ -38,6 +38,8 @@ class OffsetsModel(RuleBasedStateMachine):
         self.made = 0
         self.committed: dict[tuple[str, int], tuple[int, int]] = {}
         self.pending: dict[tuple[int, str, int], tuple[int, int]] = {}
+        # The number of each producer's current transaction.
+        self.numbers = {7: 1, 8: 1, 9: 1}
 
     @rule(group=GROUPS, partition=PARTITIONS, offset=OFFSETS)
     def commit(self, group: str, partition: int, offset: int) -> None:
@@ -47,21 +49,54 @@ class OffsetsModel(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, group=GROUPS, partition=PARTITIONS, offset=OFFSETS)
     def commit_in_transaction(self, producer: int, group: str, partition: int, offset: int) -> None:
-        request = TxnCommitRequest(
-            producer_id=producer, producer_epoch=0, group=group, offsets=offset_of(partition, offset)
-        )
-        self.host.send(request)
+        self.host.send(self.in_transaction(producer, self.numbers[producer], group, partition, offset))
         self.made += 1
         self.pending[producer, group, partition] = (self.made, offset)
 
     @rule(producer=PRODUCERS, committed=st.booleans())
     def end_transaction(self, producer: int, committed: bool) -> None:
-        request = CompleteTransactionRequest(producer_id=producer, producer_epoch=0, committed=committed)
-        self.host.send(request)
+        number = self.numbers[producer]
+        self.host.send(
+            CompleteTransactionRequest(
+                producer_id=producer, producer_epoch=0, committed=committed, number=number
+            )
+        )
+        self.numbers[producer] += 1
         for held in [each for each in self.pending if each[0] == producer]:
             commit = self.pending.pop(held)
             if committed:
                 self.committed[held[1:]] = max(self.committed.get(held[1:], commit), commit)
+
+    @rule(producer=PRODUCERS, committed=st.booleans(), age=st.integers(1, 3))
+    def end_an_earlier_transaction_again(self, producer: int, committed: bool, age: int) -> None:
+        """Repeat a marker, whose sender did not get the reply: nothing changes."""
+        number = max(self.numbers[producer] - age, 0)
+        self.host.send(
+            CompleteTransactionRequest(
+                producer_id=producer, producer_epoch=0, committed=committed, number=number
+            )
+        )
+
+    @rule(producer=PRODUCERS, group=GROUPS, partition=PARTITIONS, offset=OFFSETS)
+    def commit_in_an_ended_transaction(self, producer: int, group: str, partition: int, offset: int) -> None:
+        """Send a request that was confirmed before the transaction ended: it is refused."""
+        number = self.numbers[producer] - 1
+        self.host.ask(
+            CompleteTransactionRequest(producer_id=producer, producer_epoch=0, committed=True, number=number)
+        )
+        answer = self.host.ask(self.in_transaction(producer, number, group, partition, offset))
+        assert isinstance(answer, InvalidTransactionState)
+
+    def in_transaction(
+        self, producer: int, number: int, group: str, partition: int, offset: int
+    ) -> TxnCommitRequest:
+        return TxnCommitRequest(
+            producer_id=producer,
+            producer_epoch=0,
+            group=group,
+            offsets=offset_of(partition, offset),
+            number=number,
+        )
 
     @rule(group=GROUPS, partition=PARTITIONS)
     def delete_offset(self, group: str, partition: int) -> None:

@@ -57,11 +57,13 @@ from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
+from .remote.history import RemoteHistory
 from .remote.progress import RemoteProgress
 from .remote.reads import RemoteReads
-from .remote.routing import LeaderCalls
+from .remote.routing import LeaderCalls, OtherBrokers
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
+from .remote.traces import RemoteTraces
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -304,6 +306,8 @@ class Broker:
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             compact=lambda partition: self.housekeeping.compact(partition),
         )
+        others = OtherBrokers(self.topics, settings.node_id, peers)
+        self.traces = RemoteTraces(self.tracing, others)
         delay_traces = queue_traces = None
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
@@ -393,10 +397,13 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
+        self.history = RemoteHistory(self.sampler.history, others)
         self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
         if self.member is not None and shards is not None:
             for served in (
                 self.reads,
+                self.traces,
+                self.history,
                 shards,
                 self.appends,
                 progress,

@@ -13,7 +13,16 @@ import msgspec
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
 from alpacamq.model.batch import read_header, stamp_producer
-from alpacamq.model.errors import AlpacaError, NotLeader
+from alpacamq.model.errors import (
+    AlpacaError,
+    LeaderNotAvailable,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
+    UnknownBroker,
+    UnknownTopic,
+    UnknownTopicId,
+)
 from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.tracing import ClientApi
@@ -21,11 +30,20 @@ from alpacamq.telemetry.tracing import ClientApi
 from .partition.leader import Partition, WriteBatcher
 from .peers.handshake import Peer
 from .peers.link import Peers
-from .remote.appends import TIMEOUT_MS, AppendedBatches, Placed, begin_appends
+from .remote.appends import (
+    FIRST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    TIMEOUT_MS,
+    AppendedBatches,
+    Placed,
+    begin_appends,
+)
 from .topics import Topics
 from .tracing.partition import Origin
 from .transactions import Transactions, retry_if_marker_written
 
+# How long an append follows a leader that moves.
+FOLLOW_SECONDS = 15.0
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
 
@@ -52,6 +70,23 @@ VALUES: tuple[type[msgspec.Struct], ...] = (AppendInTransaction,)
 Results = list[Placed | AlpacaError]
 
 
+def has_not_begun(error: AlpacaError) -> bool:
+    """Whether a call that failed as a whole has certainly appended nothing, and the next may find a leader.
+
+    Not the error of a batch: a leader that is replaced may have appended it.
+    """
+    return isinstance(
+        error,
+        LeaderNotAvailable
+        | NotLeader
+        | PartitionNotReady
+        | PeerUnavailable
+        | UnknownBroker
+        | UnknownTopic
+        | UnknownTopicId,
+    )
+
+
 class TransactionalAppends:
     """Appends the batches of a transaction."""
 
@@ -74,7 +109,32 @@ class TransactionalAppends:
         batches: Mapping[PartitionId, Sequence[bytearray]],
         origin: Origin,
     ) -> dict[PartitionId, Results]:
-        """Append batches to partitions of any broker; return the outcome of each, in order."""
+        """Append batches to partitions of any broker; return the outcome of each, in order.
+
+        Follows leaders that move for a limited time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FOLLOW_SECONDS
+        pause_seconds = FIRST_RETRY_SECONDS
+        results: dict[PartitionId, Results] = {}
+        while True:
+            attempted = {place: some for place, some in batches.items() if place not in results}
+            done, not_begun = await self._attempt(producer, attempted, origin)
+            results |= done
+            if not not_begun:
+                return results
+            if loop.time() + pause_seconds >= deadline:
+                return results | {place: [error] * len(batches[place]) for place, error in not_begun.items()}
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, MAX_RETRY_SECONDS)
+
+    async def _attempt(
+        self,
+        producer: TransactionalProducer,
+        batches: Mapping[PartitionId, Sequence[bytearray]],
+        origin: Origin,
+    ) -> tuple[dict[PartitionId, Results], dict[PartitionId, AlpacaError]]:
+        """Return the outcomes, and the errors of partitions whose leaders have certainly appended nothing."""
         led = {place: self._topics.find(place.topic_id.bytes, place.partition) for place in batches}
         here = {place: partition for place, partition in led.items() if partition is not None}
         elsewhere = [place for place, partition in led.items() if partition is None]
@@ -82,7 +142,15 @@ class TransactionalAppends:
             *(self._append_elsewhere(producer, place, batches[place], origin) for place in elsewhere)
         )
         results = await self._append_here(producer, here, batches, origin)
-        return results | dict(zip(elsewhere, await calls, strict=True))
+        not_begun: dict[PartitionId, AlpacaError] = {}
+        for place, outcome in zip(elsewhere, await calls, strict=True):
+            if not isinstance(outcome, AlpacaError):
+                results[place] = outcome
+            elif has_not_begun(outcome) and self._topics.exists(place.topic_id.bytes, place.partition):
+                not_begun[place] = outcome
+            else:
+                results[place] = [outcome] * len(batches[place])
+        return results, not_begun
 
     async def _append_elsewhere(
         self,
@@ -90,7 +158,8 @@ class TransactionalAppends:
         place: PartitionId,
         batches: Sequence[bytearray],
         origin: Origin,
-    ) -> Results:
+    ) -> Results | AlpacaError:
+        """Return the outcomes of batches, or the error of the call."""
         try:
             error = self._topics.absence(place.topic_id.bytes, place.partition)
             if not isinstance(error, NotLeader) or error.leader is None or self._peers is None:
@@ -104,7 +173,7 @@ class TransactionalAppends:
             )
             reply = await self._peers.call(BrokerId(error.leader), value, TIMEOUT_MS)
         except AlpacaError as error:
-            return [error.with_traceback(None)] * len(batches)
+            return error.with_traceback(None)
         return reply.outcomes
 
     async def _append_here(

@@ -152,6 +152,10 @@ class Controller:
         if self._sessions.of(broker_id).ends_ms is not None:
             self._sessions.extend(broker_id, now_ms)
 
+    def was_paused(self, now_ms: int) -> None:
+        """Note that this process did not run for a while, in which it could hear no broker."""
+        self._sessions.give_grace(now_ms)
+
     def tick(self, now_ms: int) -> Decision[None]:
         """Fence brokers whose sessions have ended, move leaders back, drain; elect at the first call."""
         if self._is_new:

@@ -11,6 +11,9 @@ from alpacamq.model.ids import BrokerId
 
 from .partition_state import PartitionId
 
+# A broker that runs sends a heartbeat, or repeats one, within this share of the time after which it is dead.
+GRACE_SHARE = 3
+
 
 @dataclass(slots=True)
 class Session:
@@ -18,6 +21,8 @@ class Session:
 
     # When it ends without another heartbeat; None once it has ended.
     ends_ms: int | None = None
+    # Whether it was prolonged once without a heartbeat, after a pause of the controller.
+    has_grace: bool = False
     # Whether the broker has told this controller which of its replicas are damaged.
     is_heard: bool = False
     damaged: frozenset[PartitionId] = frozenset()
@@ -51,7 +56,15 @@ class Sessions:
     def extend(self, broker_id: BrokerId, now_ms: int) -> Session:
         session = self.of(broker_id)
         session.ends_ms = now_ms + self._dead_ms
+        session.has_grace = False
         return session
+
+    def give_grace(self, now_ms: int) -> None:
+        """Let no session end for a while, once: heartbeats that came meanwhile wait to be handled."""
+        for session in self._sessions.values():
+            if session.ends_ms is not None and not session.has_grace:
+                session.has_grace = True
+                session.ends_ms = max(session.ends_ms, now_ms + self._dead_ms // GRACE_SHARE)
 
     def end(self, broker_id: BrokerId) -> None:
         """End a session; what the broker said about damage is kept until it says otherwise."""

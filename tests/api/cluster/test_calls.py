@@ -138,6 +138,23 @@ async def test_a_cancelled_call_cancels_its_handler() -> None:
             assert peers.link(TWO).status().calls_in_flight == 0
 
 
+async def test_a_reply_that_crosses_the_cancellation_of_its_call_is_not_lost() -> None:
+    async with a_node(2) as node:
+        peers = peers_of(local(1), node)
+        async with running(peers.run):
+            late: list[str] = []
+            call = asyncio.create_task(peers.call(TWO, Hold(name="poll"), 60_000, late.append))
+            cancelled = asyncio.create_task(peers.call(TWO, Hold(name="other"), 60_000, late.append))
+            await until(lambda: {"poll", "other"} <= node.held.keys())
+            node.held["poll"].set_result("message")
+            call.cancel()
+            cancelled.cancel()
+            await until(lambda: late == ["message"])
+            await until(lambda: node.cancelled == ["other"])
+            assert await peers.call(TWO, Ping(text=""), 5000) == Pong("", 2)
+            assert late == ["message"]
+
+
 async def test_a_call_whose_time_is_up_has_an_unknown_result_and_ends_its_handler() -> None:
     async with a_node(2) as node:
         peers = peers_of(local(1), node)

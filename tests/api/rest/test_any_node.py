@@ -11,13 +11,15 @@ import pytest
 
 from alpacamq.api.http.messages import Request
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.handlers import health, offsets, reading, stats, topics
+from alpacamq.api.rest.handlers import groups, health, offsets, polling, reading, stats, topics, traces
 from alpacamq.api.rest.parameters import OfGroup, OfTopic
 from alpacamq.api.rest.route import Call, Nothing
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message, Published
+from alpacamq.broker.tracing.tracing import TracingSettings
 from alpacamq.model.errors import LeaderNotAvailable, UnknownTopic
 from alpacamq.model.pipelines import PIPELINES_TOPIC, PipelineProgress, PipelineState
+from alpacamq.telemetry.history import Measure
 from tests.broker.remote.three_brokers import SOON_SECONDS, ThreeBrokers, three_brokers
 
 R = TypeVar("R")
@@ -182,3 +184,65 @@ async def test_progress_of_pipelines_is_read_on_every_broker(tmp_path: Path) -> 
             backend = Backend(broker, {})
             assert [each.name for each in await backend.pipelines.latest()] == ["archive"]
             assert [each.name for each in await backend.pipelines.latest()] == ["archive"]
+
+
+async def test_a_member_polls_all_partitions_through_any_broker(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await filled(cluster, 3)
+        joined = await ask(groups.join, cluster[1], OfGroup(group="g"), groups.Join(topics=[TOPIC]))
+        expected = sorted(f"{letter}{index}" for letter in "ab" for index in range(PARTITIONS))
+        polled = await ask(
+            polling.poll,
+            cluster[2],
+            polling.Poll(group="g", member=joined.member_id, max=1000, wait_ms=30_000),
+        )
+        assert isinstance(polled, polling.MemberPoll)
+        assert sorted(str(each.value) for each in polled.messages) == expected
+        again = polling.Poll(
+            group="g", member=joined.member_id, max=1000, wait_ms=30_000, cursor=polled.cursor, commit=True
+        )
+        waiting = asyncio.ensure_future(ask(polling.poll, cluster[3], again))
+        leader = await cluster.led(TOPIC, 4)
+        await cluster.until(lambda: leader._watchers, "a member that waits")
+        await publish(cluster[1], 4, b"news")
+        answer = await waiting
+        assert isinstance(answer, polling.MemberPoll)
+        assert [each.value for each in answer.messages] == ["news"]
+        shown = await ask(offsets.show_offsets, cluster[2], offsets.OffsetsQuery(group="g"))
+        assert [each.offset for each in shown.offsets] == [2] * PARTITIONS
+
+
+async def test_a_trace_is_shown_by_every_broker(tmp_path: Path) -> None:
+    settings = {"trace.sample": "1"}
+    async with three_brokers(tmp_path, tracing=TracingSettings()) as cluster:
+        await cluster.create(TOPIC, partitions=PARTITIONS, replication_factor=1, overrides=settings)
+        await publish(cluster[1], 3, b"traced", key=b"k")
+        query = traces.TraceSearch(topic=TOPIC, partition=3, offset=0)
+        for broker in cluster.brokers.values():
+            (found,) = (await ask(traces.search_traces, broker, query)).traces
+            shown = await ask(traces.show_trace, broker, traces.OfTrace(trace_id=found.trace_id))
+            assert "publish.persisted" in [each.name for each in shown.events]
+            assert shown.missing_nodes is msgspec.UNSET
+        other = next(each for each in (1, 2, 3) if each not in (cluster.leader_id(TOPIC, 3), 1))
+        await cluster.kill(other)
+        shown = await ask(traces.show_trace, cluster[1], traces.OfTrace(trace_id=found.trace_id))
+        assert shown.missing_nodes == [other]
+        assert shown.events
+
+
+async def test_the_history_of_a_topic_is_the_sum_over_all_brokers(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        for broker in cluster.brokers.values():
+            await broker.sampler.sample()
+        for index in range(PARTITIONS):
+            await publish(cluster[1], index, b"a")
+        for broker in cluster.brokers.values():
+            await broker.sampler.sample()
+        query = stats.HistoryQuery(topic=TOPIC, measure=Measure.PUBLISHED)
+        answer = await ask(stats.history, cluster[2], query)
+        (series,) = answer.series
+        assert max(each or 0 for each in series.values) > 0
+        assert answer.missing_nodes is msgspec.UNSET
+        await cluster.kill(3)
+        assert (await ask(stats.history, cluster[2], query)).missing_nodes == [3]

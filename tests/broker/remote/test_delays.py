@@ -295,24 +295,3 @@ async def test_replicas_of_delay_logs_are_compacted(tmp_path: Path, monkeypatch:
         await housekeeping.clean(replica)
         assert replica.log.size_bytes < before_bytes / 2
         assert not follower.delays.is_worth_compacting(replica)
-
-
-async def test_brokers_agree_on_cluster_time_and_it_survives_the_controller(tmp_path: Path) -> None:
-    async with three_brokers(tmp_path) as cluster:
-        times = [broker.time.now_ms() for broker in cluster.brokers.values()]
-        assert max(times) - min(times) < 1000
-        controller = next(
-            node_id for node_id, broker in cluster.brokers.items() if broker.metadata.is_controller
-        )
-        survivors: dict[int, Any] = {
-            node_id: broker for node_id, broker in cluster.brokers.items() if node_id != controller
-        }
-        await cluster.kill(controller)
-        await cluster.until(
-            lambda: any(broker.metadata.is_controller for broker in survivors.values()), "a controller"
-        )
-        for _ in range(5):
-            await asyncio.sleep(0.1)
-            later = [broker.time.now_ms() for broker in survivors.values()]
-            assert max(later) - min(later) < 1000
-            assert min(later) > max(times)

@@ -132,6 +132,32 @@ async def test_a_cancelled_receive_leaves_nothing_leased(tmp_path: Path) -> None
         assert delivery.delivery_count == 1
 
 
+async def test_a_receive_that_is_cancelled_while_its_reply_is_on_its_way_leaves_nothing_leased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", assignments=ONE_EACH)
+        host = await broker_of(cluster, ORDERS)
+        away, _ = await others(cluster, ORDERS)
+        await sent(away, "orders", b"a", partition=0)
+        machines = host.queues._host._machines
+        answer = machines._answer
+        assert answer is not None
+
+        async def answer_and_hang_up(*arguments: Any) -> Any:
+            reply = await answer(*arguments)
+            receiving.cancel()
+            return reply
+
+        monkeypatch.setattr(machines, "_answer", answer_and_hang_up)
+        receiving = asyncio.create_task(away.queues.receive(ORDERS, wait_ms=20_000))
+        await asyncio.wait({receiving})
+        assert receiving.cancelled()
+        monkeypatch.undo()
+        (delivery,) = await received(away, 1)
+        assert (delivery.record.value, delivery.delivery_count) == (b"a", 1)
+
+
 async def test_a_queue_is_changed_through_any_broker(tmp_path: Path) -> None:
     async with three_brokers(tmp_path) as cluster:
         await cluster.create("orders", assignments=ONE_EACH)

@@ -565,6 +565,22 @@ async def test_any_broker_takes_the_steps_of_a_transaction(tmp_path: Path) -> No
         assert sorted(map(len, here)) == [0, 0, 1]
 
 
+async def test_messages_of_a_transaction_follow_a_leader_that_moves(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=3)
+        producer = await begun(cluster.any, ID)
+        former = cluster.leader_id("orders", 0)
+        await cluster.kill(former)
+        for broker in cluster.brokers.values():
+            (result,) = await broker.publisher.publish(
+                "orders", [Message(value=b"v", partition=0)], producer=producer
+            )
+            assert isinstance(result, Published), result
+        await end_with_new_epoch(cluster.any, producer, committed=True)
+        await until_stable(cluster, partition(0))
+        assert (await cluster.led("orders", 0)).end_offset == 3
+
+
 async def test_clients_that_find_coordinators_are_told_where_theirs_is(tmp_path: Path) -> None:
     async with a_till(tmp_path) as (cluster, till):
         coordinator = await till.coordinator_id()

@@ -30,6 +30,7 @@ from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId, TopicName
+from alpacamq.model.ports import Clock
 from alpacamq.model.topics import Topic
 from alpacamq.node.cluster import ClusterConfig, NodeListener
 from alpacamq.telemetry.metrics import Metrics
@@ -115,6 +116,7 @@ class RunningBroker:
                     **settings,
                 }
             ),
+            clock=cluster.clocks.get(node_id),
             metrics=Metrics(),
         )
         self._config = ClusterConfig(listen=address)
@@ -169,6 +171,8 @@ class ThreeBrokers:
             number: Address("127.0.0.1", port) for number, port in enumerate(free_ports(3), start=1)
         }
         self.settings = settings
+        # Clocks of nodes, used when they are started; the others have the system clock.
+        self.clocks: dict[int, Clock] = {}
         self._nodes: dict[int, RunningBroker] = {}
 
     def __getitem__(self, node_id: int) -> Broker:
@@ -282,9 +286,12 @@ class ThreeBrokers:
 
 
 @asynccontextmanager
-async def three_brokers(root: Path, **settings: Any) -> AsyncIterator[ThreeBrokers]:
+async def three_brokers(
+    root: Path, clocks: Mapping[int, Clock] | None = None, **settings: Any
+) -> AsyncIterator[ThreeBrokers]:
     """Run a cluster of three; `settings` are fields of BrokerSettings."""
     cluster = ThreeBrokers(root, settings)
+    cluster.clocks.update(clocks or {})
     try:
         await cluster.start(1, 2, 3)
         yield cluster

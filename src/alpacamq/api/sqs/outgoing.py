@@ -121,8 +121,9 @@ def draft(queue: Queue, outgoing: Outgoing, now_ms: int, trace_header: str = "")
         headers=headers,
         group_id=group_id,
         deduplication_id=deduplication_id,
-        # Set for undelayed messages too: the queue's delay may change before publishing.
-        deliver_at_ms=now_ms,
+        # Set for undelayed messages too: the queue's delay may change before publishing. Not to this time:
+        # the clock of the broker that publishes it may be behind.
+        deliver_at_ms=0,
         size=size,
         md5_of_body=md5(body, usedforsecurity=False).hexdigest(),
         md5_of_attributes=message_attributes.digest(attributes) if attributes else None,
@@ -206,8 +207,8 @@ def _delay(made: Draft, queue: Queue, delay_s: int | None, now_ms: int) -> None:
             raise invalid_value(delay_s, "DelaySeconds", _WRONG_QUEUE_TYPE)
         delay_s = None
     delay_ms = queue.config.queue_delay_ms if delay_s is None else delay_s * 1000
-    made.deliver_at_ms = now_ms + delay_ms
     if delay_ms:
+        made.deliver_at_ms = now_ms + delay_ms
         made.message_id = given_id()
         made.headers.append(Header(MESSAGE_ID, made.message_id.encode()))
         made.headers.append(Header(SENT_TIMESTAMP, str(now_ms).encode()))

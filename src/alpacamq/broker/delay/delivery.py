@@ -27,12 +27,16 @@ from alpacamq.model.errors import (
     AlpacaError,
     DamagedLog,
     LeaderNotAvailable,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     OutOfOrderSequence,
     PartitionNotReady,
     PeerUnavailable,
     RequestTimedOut,
     StorageFailed,
+    UnknownTopic,
+    UnknownTopicId,
 )
 from alpacamq.model.headers import DELIVER_AT
 from alpacamq.model.ids import TopicId
@@ -66,8 +70,16 @@ LATENESS_KEPT = 1000
 BATCHES_IN_MEMORY = 16
 # How long the leader of a target may take; the batch is then built again.
 APPEND_TIMEOUT_MS = 5_000
-# Errors that end with the election of a leader, and how long to wait for that at a time.
-NO_LEADER = (LeaderNotAvailable, NotLeader, PartitionNotReady, PeerUnavailable, RequestTimedOut)
+# Errors that end with the election of a leader or the return of a replica, and how long to wait for that.
+PASSING = (
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
+    RequestTimedOut,
+)
 MAX_ELECTION_SECONDS = 0.5
 # Upper bounds of a record's size beside key, value and headers, and of a header's beside name and value.
 _RECORD_BYTES = 48
@@ -111,6 +123,13 @@ class TargetPartitions:
     def led(self, target: TargetName) -> Partition | None:
         """Return a partition that this broker leads."""
         return self._topics.find(target.topic_id, target.partition)
+
+    def is_ended(self, partition: Partition) -> bool:
+        """Return whether a partition was deleted, or has another leader: that has what was committed here."""
+        key, index = partition.topic_id.bytes, partition.identity.partition
+        if partition.is_leading and self._topics.exists(key, index):
+            return False
+        return isinstance(self._topics.absence(key, index), NotLeader | UnknownTopic | UnknownTopicId)
 
     def replica(self, target: TargetName) -> Partition | None:
         """Return the replica of a partition on this broker."""
@@ -217,7 +236,7 @@ class Deliveries:
         """Deliver a batch; retries until it succeeds or the partition is deleted."""
         wait_seconds = RETRY_SECONDS
         count = len(batch.ids)
-        is_reported = False
+        is_reported = is_counted = False
         # Another broker refuses a batch of which it has a part: it is asked only then.
         is_asked = self._targets.led(batch.target) is not None
         while self._targets.exists(batch.target):
@@ -230,12 +249,12 @@ class Deliveries:
                 if not self._targets.exists(batch.target):
                     break
                 is_asked = True
-                if isinstance(error, OutOfOrderSequence) and not is_reported:
-                    is_reported = True
+                if isinstance(error, OutOfOrderSequence) and not is_counted:
+                    is_counted = True  # it has a part of the batch; from now on it is asked which
                     continue
                 is_reported = is_reported or self._report(batch, error)
                 await asyncio.sleep(wait_seconds)
-                limit = MAX_ELECTION_SECONDS if isinstance(error, NO_LEADER) else MAX_RETRY_SECONDS
+                limit = MAX_ELECTION_SECONDS if isinstance(error, PASSING) else MAX_RETRY_SECONDS
                 wait_seconds = min(wait_seconds * 2, limit)
             else:
                 return
@@ -246,7 +265,7 @@ class Deliveries:
     def _report(self, batch: Deliver, error: Exception) -> bool:
         """Log the first failure of a batch."""
         report = log.error if isinstance(error, AlpacaError) else log.exception
-        if isinstance(error, NO_LEADER):
+        if isinstance(error, PASSING):
             report = log.info
         report(
             "not_delivered",
@@ -363,8 +382,7 @@ class Deliveries:
         settled: list[IntentId] = []
         room = SETTLED_AT_ONCE
         for partition, batches in list(self._unsettled.items()):
-            # Another leader has what was committed here. A deleted partition needs nothing.
-            is_ended = not partition.is_leading
+            is_ended = self._targets.is_ended(partition)
             while batches and room > 0 and (is_ended or batches[0][0] <= partition.log.flushed_offset):
                 _, intent, count = batches.popleft()
                 settled.append(intent)

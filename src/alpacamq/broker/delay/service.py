@@ -268,20 +268,32 @@ class Delays:
     ) -> list[int]:
         """Schedule messages of one delay log, and return their offsets there."""
         parts = list(in_parts(messages))
-        offsets: list[int] = []
+        portions: list[ProducerBatch | None] = [None] * len(parts)
         if source is not None:
-            # One after the other: a portion counts as a duplicate once a later one is stored.
-            for portion, part in enumerate(parts):
-                numbered = source._replace(portion=portion)
-                offsets += await self._schedule_part(Schedule(messages=part, source=numbered))
-        elif self._lanes is None:
-            for some in await asyncio.gather(*(self._logs.ask(Schedule(messages=part)) for part in parts)):
-                offsets += some
-        else:
-            async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
-                # One after the other: those due at the same time are delivered in the order of this call.
-                for part, identity in zip(parts, sources, strict=True):
-                    offsets += await self._schedule_part(Schedule(messages=part, source=identity))
+            portions = [source._replace(portion=portion) for portion in range(len(parts))]
+        if self._lanes is None:
+            # All at once: they are handled in this order, and fail together.
+            calls = (
+                self._logs.ask(Schedule(messages=part, source=portion))
+                for part, portion in zip(parts, portions, strict=True)
+            )
+            return [offset for some in await asyncio.gather(*calls) for offset in some]
+        if source is not None:
+            return await self._schedule_in_turn(parts, portions)
+        async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
+            return await self._schedule_in_turn(parts, sources)
+
+    async def _schedule_in_turn(
+        self, parts: Sequence[Sequence[ToSchedule]], sources: Sequence[ProducerBatch | None]
+    ) -> list[int]:
+        """Schedule parts one after the other.
+
+        A portion counts as a duplicate once a later one is stored, and messages due at the same time are
+        delivered in the order of the call.
+        """
+        offsets: list[int] = []
+        for part, source in zip(parts, sources, strict=True):
+            offsets += await self._schedule_part(Schedule(messages=part, source=source))
         return offsets
 
     async def _schedule_part(self, request: Schedule) -> list[int]:
@@ -295,7 +307,7 @@ class Delays:
             except UnknownTopic:
                 # The broker with the log may not have heard of a new topic yet.
                 is_known = all(self._topics.exists(*name) for name in names)
-                if self._lanes is None or not is_known or loop.time() >= deadline:
+                if not is_known or loop.time() >= deadline:
                     raise
             await asyncio.sleep(NEW_TOPIC_PAUSE_SECONDS)
 

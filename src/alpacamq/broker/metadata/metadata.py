@@ -69,6 +69,8 @@ R = TypeVar("R")
 # How long a command may take, elections included; and the pause after an attempt without a controller.
 COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 0.1
+# A controller whose timers are later than this was paused.
+MAX_LATE_MS = 1000
 # Changes of a large decision that need not be atomic are split into entries of this many.
 CHANGES_PER_ENTRY = 5000
 # A snapshot is taken when the log has grown by this much, or by as much as the last one had.
@@ -90,6 +92,11 @@ class ControllerReply(msgspec.Struct, frozen=True, array_like=True):
 
 # Sends a command to another node, which is believed to be the controller, with a timeout in milliseconds.
 Forward = Callable[[BrokerId, Command[Any], int], Awaitable[ControllerReply]]
+
+
+def was_paused(due_ms: int, now_ms: int) -> bool:
+    """Whether a timer fired so late that this process did not run, or its event loop did not."""
+    return now_ms - due_ms > MAX_LATE_MS
 
 
 @dataclass(slots=True)
@@ -150,7 +157,9 @@ class Metadata:
         # Commands that wait for the reply of another node.
         self._until_replaced: set[asyncio.Future[None]] = set()
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._tick_due_ms = 0
         self._forward: Forward | None = None
+        self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_taking_snapshot = False
         self._bytes_since_snapshot = sum(len(entry.payload) for entry in recovered.entries)
@@ -185,6 +194,7 @@ class Metadata:
 
     async def stop(self) -> None:
         """Stop taking part."""
+        self._is_stopped = True
         await self._quorum.stop()
         self._resign(RequestTimedOut("the broker is stopping; the command may have taken effect"))
 
@@ -240,7 +250,12 @@ class Metadata:
     async def _attempt(self, command: Command[R], timeout_seconds: float) -> R:
         if self._controller is not None:
             decided = self.decide(command)
-            await self._committed(decided.proposed)
+            try:
+                await self._committed(decided.proposed)
+            except RequestTimedOut as error:
+                if isinstance(command, REPEATABLE) and not self._is_stopped:
+                    raise NotController(str(error), self._quorum.leader) from None
+                raise
             reply: R = decided.reply
             return reply
         controller = self._quorum.leader
@@ -559,7 +574,9 @@ class Metadata:
             self._tick_timer = None
         due_ms = None if self._controller is None else self._controller.next_deadline_ms
         if due_ms is not None and self._loop is not None:
-            self._tick_timer = self._loop.call_later(max(due_ms - self._now_ms(), 0) / 1000, self._tick)
+            now_ms = self._now_ms()
+            self._tick_due_ms = max(due_ms, now_ms)
+            self._tick_timer = self._loop.call_later((self._tick_due_ms - now_ms) / 1000, self._tick)
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -567,6 +584,9 @@ class Metadata:
             self._controller.last_index = self._last.index
             # After a pause of this process, or a jump of a clock, its own heartbeat is late as well.
             self._controller.keep_session(self._node_id, self._now_ms())
+            if was_paused(self._tick_due_ms, self._now_ms()):
+                log.warning("controller_was_paused", late_ms=self._now_ms() - self._tick_due_ms)
+                self._controller.was_paused(self._now_ms())
             with suppress(AlpacaError):  # it has resigned
                 self._propose(self._controller.tick(self._now_ms()))
             self._plan_tick()

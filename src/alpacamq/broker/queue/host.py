@@ -300,14 +300,18 @@ class QueueHost:
         """Return the reply of an engine on this broker to a request from any broker."""
         if self._producer_ids.is_low:
             await self._producer_ids.replenish(self._ids_wanted)
-        if isinstance(request, QueueRequest) and not isinstance(request, SettleRequest):
+        is_exact = True
+        if isinstance(request, ReceiveRequest):
+            # It finds the records that were there before it came.
+            is_exact = await self.views.freshen(request.queue.topic)
+        elif isinstance(request, QueueRequest) and not isinstance(request, SettleRequest):
             await self.views.learn(request.queue.topic)
         if host.machine is None:
             await host.loaded()
         if isinstance(request, ReceiveRequest):
             answer = await self._receive(host, request)
-            # A poll finds the records that were there before it came.
-            if _is_empty_poll(request, answer) and await self.views.refresh(request.queue.topic):
+            is_missed = not is_exact and _is_empty_poll(request, answer)
+            if is_missed and await self.views.refresh(request.queue.topic):
                 answer = await self._receive(host, request)
         else:
             answer = await host.submit(request)

@@ -223,6 +223,8 @@ class RemoteReads:
         bounds can be older than the leader's. Raises OffsetOutOfRange and DamagedLog.
         """
         max_bytes = min(max(max_bytes, 1), MAX_READ_BYTES)
+        if not wait_ms and (partition := self._leaders.led(place)) is not None:
+            return await self._batches(partition, offset, max_bytes, committed=committed)
         if may_follow and (replica := self._follower(place, offset, committed=committed)) is not None:
             return await self._batches(replica, offset, max_bytes, committed=committed)
 
@@ -299,6 +301,8 @@ class RemoteReads:
             limits = Limits(
                 records=limits.records, size_bytes=MAX_READ_BYTES, before_offset=limits.before_offset
             )
+        if not wait_ms and (partition := self._leaders.led(place)) is not None:
+            return await self._traced_page(partition, offset, limits, committed=committed, reader=reader)
         if reader is None and (replica := self._follower(place, offset, committed=committed)) is not None:
             return await self._page(replica, offset, limits, committed=committed)
 
@@ -330,12 +334,17 @@ class RemoteReads:
         reader: Origin | None,
     ) -> FetchedPage:
         async def read(partition: Partition) -> FetchedPage:
-            found = await self._page(partition, offset, limits, committed=committed)
-            if reader is not None and partition.traces is not None:
-                partition.traces.read(found.page.records, reader)
-            return found
+            return await self._traced_page(partition, offset, limits, committed=committed, reader=reader)
 
         return await self._read_or_wait(place, read, lambda found: _has_content(found, offset), wait_ms)
+
+    async def _traced_page(
+        self, partition: Partition, offset: int, limits: Limits, *, committed: bool, reader: Origin | None
+    ) -> FetchedPage:
+        found = await self._page(partition, offset, limits, committed=committed)
+        if reader is not None and partition.traces is not None:
+            partition.traces.read(found.page.records, reader)
+        return found
 
     async def _page(
         self, partition: Partition, offset: int, limits: Limits, *, committed: bool
@@ -570,8 +579,6 @@ class RemoteReads:
         wait_ms: int,
     ) -> R:
         """Ask the leader of a partition, leg by leg, until there is something to read or time is up."""
-        if self._leaders.led(place) is not None and not wait_ms:
-            return await local(0)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:

@@ -4,17 +4,31 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, markers, progress, read_values, redrives, shards, status, views
+from . import (
+    appends,
+    fifo,
+    history,
+    markers,
+    progress,
+    read_values,
+    redrives,
+    shards,
+    status,
+    traces,
+    views,
+)
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *fifo.VALUES,
+    *history.VALUES,
     *markers.VALUES,
     *progress.VALUES,
     *read_values.VALUES,
     *redrives.VALUES,
     *shards.VALUES,
     *status.STATUS_VALUES,
+    *traces.VALUES,
     *transactional_appends.VALUES,
     *views.VALUES,
 )

@@ -182,6 +182,8 @@ class PartitionViews:
         self._node_id = node_id
         self._peers = peers
         self._views: dict[PartitionId, RemotePartition] = {}
+        # Of topics that were asked for, until leaders change.
+        self._by_topic: dict[str, list[RemotePartition]] = {}
         self._watched: dict[RemotePartition, None] = {}
         self._polls: dict[BrokerId, _Poll] = {}
         self._changed = asyncio.Event()
@@ -207,11 +209,14 @@ class PartitionViews:
 
     def remote(self, topic: str) -> list[RemotePartition]:
         """Return the partitions of a topic that other brokers lead."""
-        found = self._topics.image.topics.get(TopicName(topic))
-        if found is None or self._peers is None:
+        image = self._topics.image
+        if self._peers is None:
             return []
-        each = (self.find(topic, index) for index in range(found.partitions))
-        return [view for view in each if isinstance(view, RemotePartition)]
+        if (views := self._by_topic.get(topic)) is None:
+            found = image.topics.get(TopicName(topic))
+            each = (self._remote(topic, index) for index in range(0 if found is None else found.partitions))
+            views = self._by_topic[topic] = [view for view in each if view is not None]
+        return views
 
     def _remote(self, topic: str, index: int) -> RemotePartition | None:
         image = self._topics.image
@@ -229,6 +234,7 @@ class PartitionViews:
         """Drop what is known of a deleted topic."""
         for place in [place for place, view in self._views.items() if view.identity.topic == topic]:
             self._watched.pop(self._views.pop(place), None)
+        self._by_topic.pop(topic, None)
 
     # Bounds on request.
 
@@ -236,6 +242,17 @@ class PartitionViews:
         """Ask for bounds that are not known; return when they are, or after a short time."""
         if any(not view.is_known for view in self.remote(topic)):
             await self.refresh(topic)
+
+    async def freshen(self, topic: str) -> bool:
+        """Ask for bounds that are not kept up to date by a long poll; return whether all are exact now."""
+        views = self.remote(topic)
+        if not views:
+            return True
+        polled = {view for poll in self._polls.values() for view in poll.views}
+        if polled.issuperset(views):
+            return False
+        await self.refresh(topic)
+        return True
 
     async def refresh(self, topic: str) -> bool:
         """Ask the leaders for the bounds of all partitions; return whether there is more to read."""
@@ -307,7 +324,8 @@ class PartitionViews:
             self._watched.pop(view, None)
 
     def leaders_changed(self) -> None:
-        """Look for the leaders of partitions again."""
+        """Look for the leaders of partitions again, because the image has changed."""
+        self._by_topic.clear()
         if self._watched:
             self._changed.set()
 

@@ -72,7 +72,7 @@ class RecentTraces:
         return list(self._summaries.values())
 
 
-__all__ = ["Page", "Place", "TraceFilter", "TraceStore"]
+__all__ = ["Page", "Place", "TraceFilter", "TraceStore", "joined_events"]
 
 # Maximum number of events of a trace.
 MAX_EVENTS_SHOWN = 10_000
@@ -237,6 +237,14 @@ def _rank(summary: TraceSummary) -> Rank:
 def _before(rank: Rank | None, summaries: Iterable[TraceSummary]) -> list[TraceSummary]:
     """Return summaries after this rank, newest first."""
     return sorted((each for each in summaries if rank is None or _rank(each) < rank), key=_rank, reverse=True)
+
+
+def joined_events(parts: Iterable[list[TraceEvent]]) -> list[TraceEvent]:
+    """Merge the events that several stores have of a trace, in order, without duplicates."""
+    found: list[TraceEvent] = []
+    for part in parts:
+        found = _joined(found, part)
+    return _in_order(found)[:MAX_EVENTS_SHOWN]
 
 
 def _joined(stored: list[TraceEvent], recent: list[TraceEvent]) -> list[TraceEvent]:

@@ -1,7 +1,7 @@
 """Traces: the events of a message from publishing to acknowledgement."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
@@ -93,9 +93,13 @@ class TraceList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceTimeline(wire.TraceTimeline, frozen=True, kw_only=True):
-    """A trace from its first event to its last; `status` is the current state of the message."""
+    """A trace from its first event to its last; `status` is the current state of the message.
+
+    Every node has the events of what it leads. `missing_nodes` are those that did not answer, if any.
+    """
 
     status: Status
+    missing_nodes: list[int] | UnsetType = UNSET
 
 
 class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,18 +138,33 @@ async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
         key=_or_none(query.key),
         trace_id=_or_none(query.trace_id),
     )
+    traces = call.backend.broker.traces
+    if found.is_for_one and not traces.is_alone:
+        of_message = [_summary(each.events) for each in await traces.of_message(found) if each.events]
+        fitting = [each for each in of_message if found.fits(each)]
+        return TraceList(traces=[_overview(each) for each in fitting[: query.limit]], cursor=None)
     return await _found(call.backend, query, found)
 
 
 async def show_trace(call: Call[OfTrace, Nothing]) -> TraceTimeline:
     trace_id = call.parameters.trace_id
-    events = await _asked(call.backend, lambda store: store.events(trace_id))
+    events, missing = await call.backend.broker.traces.events(trace_id)
     if not events:
-        raise UnknownTrace(f"unknown trace {trace_id}; it may have been deleted by retention")
+        unasked = f"; nodes {', '.join(map(str, missing))} did not answer" if missing else ""
+        raise UnknownTrace(f"unknown trace {trace_id}; it may have been deleted by retention{unasked}")
+    return TraceTimeline(
+        trace_id=trace_id,
+        status=_summary(events).status,
+        events=[_step(each) for each in events],
+        missing_nodes=[int(each) for each in missing] or UNSET,
+    )
+
+
+def _summary(events: Sequence[TraceEvent]) -> TraceSummary:
     summary = TraceSummary(events[0])
     for event in events[1:]:
         summary.add(event)
-    return TraceTimeline(trace_id=trace_id, status=summary.status, events=[_step(each) for each in events])
+    return summary
 
 
 async def trace_stats(call: Call[Nothing, Nothing]) -> TraceStats:
