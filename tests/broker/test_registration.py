@@ -30,6 +30,15 @@ class Controller:
         self.is_alone = False
         self.answers = True
 
+    @property
+    def time(self) -> "Controller":
+        return self
+
+    is_synchronised = True
+
+    def heard_time(self, time_ms: int, asked_ms: int) -> None:
+        pass
+
     def former_process_ended(self) -> None:
         pass
 

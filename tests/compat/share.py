@@ -82,7 +82,7 @@ class Queue:
 
     def places(self) -> dict[int, ShareGroupOffset]:
         """Return the group's offset in each partition; empty before it has any."""
-        with Cluster(parse_address(self.address)) as cluster:
+        with Cluster(*map(parse_address, self.address.split(","))) as cluster:
             try:
                 places = share_group_offsets(cluster, self.group)
             except Refused as refused:

@@ -19,6 +19,7 @@ from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.tracing.tracing import TracingSettings
 from alpacamq.model.errors import LeaderNotAvailable, UnknownTopic
 from alpacamq.model.pipelines import PIPELINES_TOPIC, PipelineProgress, PipelineState
+from alpacamq.telemetry.history import Measure
 from tests.broker.remote.three_brokers import SOON_SECONDS, ThreeBrokers, three_brokers
 
 R = TypeVar("R")
@@ -227,3 +228,21 @@ async def test_a_trace_is_shown_by_every_broker(tmp_path: Path) -> None:
         shown = await ask(traces.show_trace, cluster[1], traces.OfTrace(trace_id=found.trace_id))
         assert shown.missing_nodes == [other]
         assert shown.events
+
+
+async def test_the_history_of_a_topic_is_the_sum_over_all_brokers(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        for broker in cluster.brokers.values():
+            await broker.sampler.sample()
+        for index in range(PARTITIONS):
+            await publish(cluster[1], index, b"a")
+        for broker in cluster.brokers.values():
+            await broker.sampler.sample()
+        query = stats.HistoryQuery(topic=TOPIC, measure=Measure.PUBLISHED)
+        answer = await ask(stats.history, cluster[2], query)
+        (series,) = answer.series
+        assert max(each or 0 for each in series.values) > 0
+        assert answer.missing_nodes is msgspec.UNSET
+        await cluster.kill(3)
+        assert (await ask(stats.history, cluster[2], query)).missing_nodes == [3]

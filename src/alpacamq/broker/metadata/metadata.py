@@ -159,6 +159,7 @@ class Metadata:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._tick_due_ms = 0
         self._forward: Forward | None = None
+        self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_taking_snapshot = False
         self._bytes_since_snapshot = sum(len(entry.payload) for entry in recovered.entries)
@@ -193,6 +194,7 @@ class Metadata:
 
     async def stop(self) -> None:
         """Stop taking part."""
+        self._is_stopped = True
         await self._quorum.stop()
         self._resign(RequestTimedOut("the broker is stopping; the command may have taken effect"))
 
@@ -248,7 +250,12 @@ class Metadata:
     async def _attempt(self, command: Command[R], timeout_seconds: float) -> R:
         if self._controller is not None:
             decided = self.decide(command)
-            await self._committed(decided.proposed)
+            try:
+                await self._committed(decided.proposed)
+            except RequestTimedOut as error:
+                if isinstance(command, REPEATABLE) and not self._is_stopped:
+                    raise NotController(str(error), self._quorum.leader) from None
+                raise
             reply: R = decided.reply
             return reply
         controller = self._quorum.leader

@@ -25,6 +25,8 @@ log = get_logger(__name__)
 
 FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 RETRY_SECONDS = 0.5
+# After this long without an answer to its registration, a broker reports what it waits for, and asks again.
+REGISTER_SECONDS = 5.0
 # A broker that stops asks for leave this often, and goes without after this long.
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
@@ -67,9 +69,12 @@ class Registration:
         clock: Clock,
         wall_clock: Clock | None = None,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
+        is_full: Callable[[], bool] = lambda: False,
         stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
+
+        `is_full` returns whether there is no room for more of them.
 
         `wall_clock` is compared with cluster time; None if there are no other brokers.
         `stopped_cleanly`: the process before this one stopped on request.
@@ -85,6 +90,7 @@ class Registration:
         self._wall_clock = wall_clock
         self._is_clock_wrong = False
         self._damaged = damaged
+        self._is_full = is_full
         self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
@@ -102,6 +108,7 @@ class Registration:
         # Whether the replicas of this broker are open; until then it stays fenced.
         self.is_ready = False
         self._was_registered = False
+        self._reported = ""
         self._is_leaving = False
         self._is_unfenced = asyncio.Event()
         self._wake = asyncio.Event()
@@ -124,17 +131,24 @@ class Registration:
                 if self.epoch == NO_EPOCH:
                     self._metadata.former_process_ended()
                     asked = self._clock.monotonic()
-                    found = await self._metadata.ask(self._request())
+                    found = await self._metadata.ask(self._request(), REGISTER_SECONDS)
                     self._extend_session(asked)
                     await asyncio.get_running_loop().run_in_executor(None, self._registered, found)
                 await self._beat()
+                self._reported = ""
             except (StaleBrokerEpoch, UnknownBroker) as error:
-                log.warning("broker_not_registered", reason=str(error))
+                self._report(error)
                 self.epoch = NO_EPOCH
                 await asyncio.sleep(RETRY_SECONDS)
             except AlpacaError as error:
-                log.warning("broker_not_registered", reason=str(error))
+                self._report(error)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _report(self, error: AlpacaError) -> None:
+        """Log why this broker is not registered; once, not for every attempt."""
+        if str(error) != self._reported:
+            self._reported = str(error)
+            log.warning("broker_not_registered", broker=self._node_id, reason=str(error))
 
     async def run(self) -> None:
         """Register if that has not been done, and send heartbeats until cancelled."""
@@ -146,7 +160,7 @@ class Registration:
                 if self.last_reply is not None and self.last_reply.is_fenced:
                     pause = RETRY_SECONDS / 10  # it waits for metadata that is on its way
             except (StaleBrokerEpoch, UnknownBroker) as error:
-                log.warning("broker_not_registered", reason=str(error))
+                self._report(error)
                 self.epoch = NO_EPOCH
                 pause = RETRY_SECONDS
             except AlpacaError as error:
@@ -240,6 +254,7 @@ class Registration:
             applied_index=self._metadata.applied_index if self.is_ready else 0,
             wants_shutdown=self._is_leaving,
             damaged=damaged,
+            is_full=self._is_full(),
             clock_ms=self._clock.now_ms(),
         )
 

@@ -20,6 +20,7 @@ from alpacamq.cluster.bootstrap import (
     Join,
     Member,
     NodeState,
+    Obstacle,
     Problem,
     Propose,
     SendProposal,
@@ -29,14 +30,14 @@ from alpacamq.cluster.bootstrap import (
 )
 from alpacamq.log.data_directory import DataDirectory, new_cluster_id
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, InvalidConfig
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 from alpacamq.model.voters import Proposal
 from alpacamq.telemetry.logs import get_logger
 
 from .connection import ask
-from .handshake import HandshakeFailed, LocalNodeProvider, Peer
+from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Refusal
 from .values import Values
 
 log = get_logger(__name__)
@@ -112,9 +113,16 @@ class Bootstrap:
         return self.own
 
     async def run(self) -> str:
-        """Return the cluster id once the node has founded, joined or always had a cluster."""
+        """Return the cluster id once the node has founded, joined or always had a cluster.
+
+        Raises InvalidConfig if the directory belongs to another cluster than the listed nodes.
+        """
+        await self._check_neighbours()
         while True:
             self._wake.clear()
+            if (problem := await self._find_double()) is not None:
+                await self._wait((problem,))
+                continue
             match await self._decide_and_store(await self._ask_all()):
                 case Member(cluster_id):
                     self.problems = ()
@@ -122,10 +130,60 @@ class Bootstrap:
                 case SendProposal(proposal, to):
                     await self._send(proposal, to)
                 case Wait(problems):
-                    self._report(problems)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._pause_seconds):
-                            await self._wake.wait()
+                    await self._wait(problems)
+
+    async def _wait(self, problems: tuple[Problem, ...]) -> None:
+        self._report(problems)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause_seconds):
+                await self._wake.wait()
+
+    async def _find_double(self) -> Problem | None:
+        """Look for another node with this node's id, at the address that the list has for it."""
+        own = self._local().node_id
+        for candidate in await self._find_candidates():
+            if candidate.node_id != own:
+                continue
+            try:
+                await self._call(candidate, AskHello())
+            except HandshakeFailed as error:
+                if error.refusal is Refusal.SAME_NODE:
+                    return Problem(
+                        Obstacle.SAME_ID,
+                        f"another node with the id {own} answers at {candidate.address}: "
+                        "each node needs an id of its own",
+                    )
+            except (OSError, AlpacaError):
+                continue  # an address that this node cannot reach itself
+        return None
+
+    async def _check_neighbours(self) -> None:
+        """Reject a directory that is a cluster of its own while the listed nodes belong to another.
+
+        It would start as that cluster, beside the one that its configuration names.
+        """
+        identity = self._directory.identity
+        others = [each for each in await self._find_candidates() if each.node_id != identity.node_id]
+        is_alone = identity.is_member and [voter.id for voter in identity.voters] == [identity.node_id]
+        if not is_alone or not others:
+            return
+
+        async def refusal(candidate: Candidate) -> str | None:
+            try:
+                await self._call(candidate, AskHello())
+            except HandshakeFailed as error:
+                return str(error) if error.refusal is Refusal.WRONG_CLUSTER else ""
+            except (OSError, AlpacaError):
+                return ""
+            return None
+
+        found = await asyncio.gather(*map(refusal, others))
+        if None not in found and (reason := next(filter(None, found), None)) is not None:
+            raise InvalidConfig(
+                f"{self._directory.path} belongs to another cluster than the nodes of cluster.nodes: "
+                f"{reason}. "
+                "To join theirs, start with an empty data directory"
+            )
 
     async def _decide_and_store(self, answers: Sequence[Answer]) -> Decision:
         async with self._storing:

@@ -229,3 +229,34 @@ class LeaderCalls:
             except AlpacaError as error:
                 answers.append(error.with_traceback(None))
         return answers
+
+
+class OtherBrokers:
+    """Asks all other brokers for what each of them has by itself."""
+
+    def __init__(self, topics: Topics, node_id: BrokerId, peers: CallPeers | None) -> None:
+        """`peers` is None for a cluster of this broker only."""
+        self._topics = topics
+        self._node_id = node_id
+        self._peers = peers
+
+    @property
+    def are_none(self) -> bool:
+        return self._peers is None
+
+    async def ask(self, request: Request[R], timeout_ms: int) -> tuple[list[R], list[BrokerId]]:
+        """Return the answers, and the brokers that did not answer."""
+        peers = self._peers
+        if peers is None:
+            return [], []
+
+        async def asked(broker: BrokerId) -> list[R]:
+            try:
+                return [await peers.call(broker, request, timeout_ms)]
+            except AlpacaError:
+                return []
+
+        others = sorted(each for each in self._topics.image.brokers if each != self._node_id)
+        answers = await asyncio.gather(*map(asked, others))
+        missing = [broker for broker, answer in zip(others, answers, strict=True) if not answer]
+        return [each for answer in answers for each in answer], missing

@@ -10,8 +10,8 @@ and cancelling it here cancels it there.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import perf_counter
 from types import NoneType
@@ -58,6 +58,8 @@ FOLLOW_SECONDS: Final = 15.0
 FOLLOW_ALL_SECONDS: Final = 5.0
 FIRST_BACKOFF_SECONDS: Final = 0.05
 MAX_BACKOFF_SECONDS: Final = 0.5
+# How often a request goes on to another broker without a pause: brokers that are behind name each other.
+MAX_MOVES_AT_ONCE: Final = 3
 # A broker that does not lead a machine any more answers the requests to it at once, unless it is dead.
 FORMER_LEADER_SECONDS: Final = 1.0
 
@@ -245,6 +247,7 @@ class ShardCalls:
         backoff = FIRST_BACKOFF_SECONDS
         asked: int | None = None
         last: AlpacaError | None = None
+        moves = 0
         while True:
             asked = self._target(machines, shard, asked, last)
             try:
@@ -258,8 +261,10 @@ class ShardCalls:
                 if is_stuck or not may_be_sent_again(request, error) or loop.time() + backoff >= deadline:
                     raise _final(error) from None
                 last = error.with_traceback(None)
-            await self._leader_changed(machines, shard, asked, backoff)
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+            moves += 1
+            if moves > MAX_MOVES_AT_ONCE or self._target(machines, shard, asked, last) in (asked, None):
+                await self._leader_changed(machines, shard, backoff)
+                backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
             if request.max_wait_ms:
                 attempt = request.after(int((loop.time() - began) * 1000))
 
@@ -318,8 +323,6 @@ class ShardCalls:
         kind, body = machines.codec.encode(request)
         call = ShardCall(topic=machines.topic, shard=shard, kind=kind, request=body)
         place = machines.topic, shard
-        started = perf_counter()
-        failure = ""
         timeout_ms = left_ms(deadline, asyncio.get_running_loop().time())
         late = None
         if machines.undo is not None:
@@ -327,26 +330,32 @@ class ShardCalls:
         scope = asyncio.timeout(None)
         self._in_flight.setdefault(place, {})[scope] = broker
         try:
-            async with scope:
-                reply = await self._links.call(broker, call, timeout_ms, late)
+            with self._counted(kind):
+                async with scope:
+                    reply = await self._links.call(broker, call, timeout_ms, late)
             return machines.codec.decode_reply(kind, reply)  # type: ignore[no-any-return]
         except TimeoutError:
-            failure = RequestTimedOut.__name__
             raise RequestTimedOut(
                 f"broker {broker} does not lead partition {shard} of {machines.topic!r} any more and did not "
                 f"answer {kind}"
             ) from None
-        except AlpacaError as error:
-            failure = type(error).__name__
-            raise
-        except asyncio.CancelledError:
-            failure = "Cancelled"
-            raise
         finally:
             in_flight = self._in_flight[place]
             del in_flight[scope]
             if not in_flight:
                 del self._in_flight[place]
+
+    @contextmanager
+    def _counted(self, kind: str) -> Iterator[None]:
+        """Count a call and its error."""
+        started = perf_counter()
+        failure = ""
+        try:
+            yield
+        except (AlpacaError, TimeoutError, asyncio.CancelledError) as error:
+            failure = type(error).__name__
+            raise
+        finally:
             self._stats.called(kind, failure, perf_counter() - started)
 
     def _late(self, machines: Machines, request: Request[Any], kind: str, reply: msgspec.Raw) -> None:
@@ -373,7 +382,8 @@ class ShardCalls:
             kind, body = machines.codec.encode(request)
             call = ShardsCall(topic=machines.topic, shards=tuple(shards), kind=kind, request=body)
             timeout_ms = left_ms(deadline, asyncio.get_running_loop().time())
-            answers = await self._links.call(BrokerId(broker), call, timeout_ms)
+            with self._counted(kind):
+                answers = await self._links.call(BrokerId(broker), call, timeout_ms)
             if len(answers) != len(shards):
                 raise PeerFailed(f"broker {broker} sent {len(answers)} answers of {len(shards)}")
             return {
@@ -383,12 +393,8 @@ class ShardCalls:
         except AlpacaError as error:
             return dict.fromkeys(shards, error.with_traceback(None))
 
-    async def _leader_changed(
-        self, machines: Machines, shard: int, asked: int | None, timeout_seconds: float
-    ) -> None:
-        """Return once another broker than the one asked leads, or after a pause."""
-        if asked is not None and self._target(machines, shard) not in (asked, None):
-            return  # it has changed meanwhile
+    async def _leader_changed(self, machines: Machines, shard: int, timeout_seconds: float) -> None:
+        """Return when the image has changed, or this broker begins or ends to host, or after a pause."""
         place = machines.topic, shard
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(place, set())

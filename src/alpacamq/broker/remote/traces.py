@@ -1,20 +1,18 @@
 """Finds traces on all brokers: each keeps the events of the partitions and queues that it leads."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from alpacamq.broker.peers.handshake import Peer
-from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.tracing import Tracing
-from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.tracing import TraceEvent, TraceFilter, joined_events
 
-from .routing import CallPeers
+from .routing import OtherBrokers
 
 # How long to wait for the other brokers. They search files, one question after another.
 TIMEOUT_MS: Final = 5000
@@ -47,14 +45,10 @@ class FoundTrace(NamedTuple):
 class RemoteTraces:
     """Searches the traces of all brokers."""
 
-    def __init__(
-        self, tracing: Tracing | None, topics: Topics, node_id: BrokerId, peers: CallPeers | None
-    ) -> None:
-        """`tracing` is None if this broker records no traces, `peers` for a cluster of this broker only."""
+    def __init__(self, tracing: Tracing | None, others: OtherBrokers) -> None:
+        """`tracing` is None if this broker records no traces."""
         self._tracing = tracing
-        self._topics = topics
-        self._node_id = node_id
-        self._peers = peers
+        self._others = others
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -64,19 +58,20 @@ class RemoteTraces:
     @property
     def is_alone(self) -> bool:
         """Whether there are no other brokers."""
-        return self._peers is None
+        return self._others.are_none
 
     async def events(self, trace_id: str) -> FoundTrace:
         """Return the events of a trace from all brokers."""
+        request = ReadTrace(trace_id=trace_id)
         own, (found, missing) = await asyncio.gather(
-            self._own_events(trace_id), self._ask_others(lambda: ReadTrace(trace_id=trace_id))
+            self._own_events(trace_id), self._others.ask(request, TIMEOUT_MS)
         )
         return FoundTrace(joined_events([own, *found]), missing)
 
     async def of_message(self, wanted: TraceFilter) -> list[FoundTrace]:
         """Return the traces of the message that a filter selects."""
         own, (found, _) = await asyncio.gather(
-            self._own_ids(wanted), self._ask_others(lambda: FindTraces(wanted=wanted))
+            self._own_ids(wanted), self._others.ask(FindTraces(wanted=wanted), TIMEOUT_MS)
         )
         ids = dict.fromkeys(each for some in (own, *found) for each in some)
         return [await self.events(each) for each in list(ids)[:MAX_FOUND]]
@@ -91,26 +86,6 @@ class RemoteTraces:
             return []
         page = await self._tracing.ask(lambda store: store.find(wanted, MAX_FOUND))
         return [each.trace_id for each in page.traces]
-
-    async def _ask_others(
-        self, request: Callable[[], Request[list[Any]]]
-    ) -> tuple[Sequence[list[Any]], list[BrokerId]]:
-        """Ask every other broker; return the answers, and those that did not answer."""
-        others = self._others()
-        answers = await asyncio.gather(*(self._ask(each, request()) for each in others))
-        found = [each for each in answers if each is not None]
-        return found, [broker for broker, answer in zip(others, answers, strict=True) if answer is None]
-
-    def _others(self) -> list[BrokerId]:
-        brokers: Iterable[BrokerId] = () if self._peers is None else self._topics.image.brokers
-        return sorted(each for each in brokers if each != self._node_id)
-
-    async def _ask(self, broker: BrokerId, request: Request[list[Any]]) -> list[Any] | None:
-        assert self._peers is not None
-        try:
-            return await self._peers.call(broker, request, TIMEOUT_MS)
-        except AlpacaError:
-            return None
 
     async def _serve_trace(self, request: ReadTrace, _peer: Peer) -> list[TraceEvent]:
         return await self._own_events(request.trace_id)

@@ -4,11 +4,24 @@ import msgspec
 
 from alpacamq.broker import transactional_appends
 
-from . import appends, fifo, markers, progress, read_values, redrives, shards, status, traces, views
+from . import (
+    appends,
+    fifo,
+    history,
+    markers,
+    progress,
+    read_values,
+    redrives,
+    shards,
+    status,
+    traces,
+    views,
+)
 
 REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *appends.VALUES,
     *fifo.VALUES,
+    *history.VALUES,
     *markers.VALUES,
     *progress.VALUES,
     *read_values.VALUES,

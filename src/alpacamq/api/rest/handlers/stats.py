@@ -11,13 +11,14 @@ from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.parameters import GroupText, TimestampText, TopicText, parse_epoch_ms
 from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.remote.history import ReadHistory
 from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.sampling import INTERVAL_S
 from alpacamq.broker.slices import in_slices
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.pipelines import PipelineProgress, PipelineState
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
-from alpacamq.telemetry.history import SLOTS, Measure, SeriesKey
+from alpacamq.telemetry.history import SLOTS, Measure
 from alpacamq.wire.stats import GroupsStats, GroupStats, TopicsStats, TopicStats
 
 Prefix = Annotated[str, Meta(description="of their names")]
@@ -100,18 +101,27 @@ class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Series with common timestamps. The broker keeps one sample every `interval_ms`, for an hour."""
+    """Series with common timestamps. A broker keeps one sample every `interval_ms`, for an hour.
+
+    Values are sums over all nodes; `missing_nodes` did not answer.
+    """
 
     interval_ms: int
     times: list[int]
     series: list[HistorySeries]
+    missing_nodes: list[int] | UnsetType = UNSET
 
 
-def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
-    query, kept = call.parameters, call.backend.broker.sampler.history
-    keys = [key for key in kept.series() if _is_wanted(key, query)]
-    after_ms = 0 if query.after is UNSET else _epoch_ms(query.after)
-    found = kept.excerpt(keys, after_ms, query.points)
+async def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
+    query = call.parameters
+    request = ReadHistory(
+        topic=None if query.topic is UNSET else query.topic,
+        group=None if query.group is UNSET else query.group,
+        measure=None if query.measure is UNSET else query.measure,
+        after_ms=0 if query.after is UNSET else _epoch_ms(query.after),
+        points=query.points,
+    )
+    found, missing = await call.backend.broker.history.read(request)
     return HistoryAnswer(
         interval_ms=int(INTERVAL_S * 1000),
         times=found.times_ms,
@@ -119,8 +129,9 @@ def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
             HistorySeries(
                 measure=key.measure, topic=key.topic or UNSET, group=key.group or UNSET, values=values
             )
-            for key, values in zip(keys, found.values, strict=True)
+            for key, values in zip(found.keys, found.values, strict=True)
         ],
+        missing_nodes=[int(each) for each in missing] or UNSET,
     )
 
 
@@ -129,17 +140,6 @@ def _epoch_ms(after: str) -> int:
         return parse_epoch_ms(after)
     except ValueError:
         raise ConflictingInput(f"after: invalid date {after}", "after") from None
-
-
-def _is_wanted(key: SeriesKey, query: HistoryQuery) -> bool:
-    if query.topic is query.group is query.measure is UNSET:
-        return not key.topic
-    return (
-        query.topic in (UNSET, key.topic)
-        and query.group in (UNSET, key.group)
-        and query.measure in (UNSET, key.measure)
-        and bool(key.topic)
-    )
 
 
 # A running pipeline reports every ten seconds.
