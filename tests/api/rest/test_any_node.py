@@ -16,16 +16,19 @@ from alpacamq.api.rest.parameters import OfGroup, OfTopic
 from alpacamq.api.rest.route import Call, Nothing
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message, Published
+from alpacamq.broker.tracing.partition import Origin
 from alpacamq.broker.tracing.tracing import TracingSettings
 from alpacamq.model.errors import LeaderNotAvailable, UnknownTopic
 from alpacamq.model.pipelines import PIPELINES_TOPIC, PipelineProgress, PipelineState
 from alpacamq.telemetry.history import Measure
+from alpacamq.telemetry.tracing import ClientApi
 from tests.broker.remote.three_brokers import SOON_SECONDS, ThreeBrokers, three_brokers
 
 R = TypeVar("R")
 
 TOPIC = "orders"
 PARTITIONS = 6
+ORIGIN = Origin(ClientApi.HTTP, "test")
 
 
 def call(broker: Broker, parameters: Any, body: Any = None) -> Call[Any, Any]:
@@ -40,7 +43,7 @@ async def ask(handler: Callable[[Call[Any, Any]], Awaitable[R]], broker: Broker,
 
 async def publish(broker: Broker, index: int, *values: bytes, **fields: Any) -> None:
     messages = [Message(value=value, partition=index, **fields) for value in values]
-    for result in await broker.publisher.publish(TOPIC, messages):
+    for result in await broker.publisher.publish(TOPIC, messages, origin=ORIGIN):
         assert isinstance(result, Published), result
 
 
