@@ -162,6 +162,8 @@ class QueueReader:
         return records
 
     async def _block(self, partition: AnyPartition, offset: int) -> Block | None:
+        # As it was before the read: what becomes visible meanwhile is not missing.
+        is_visible = isinstance(partition, RemotePartition) or offset < partition.high_watermark
         try:
             block = await self._loaded(partition, offset)
         except OffsetOutOfRange:
@@ -170,10 +172,8 @@ class QueueReader:
         except DamagedLog:
             return None
         else:
-            if block is not None or isinstance(partition, RemotePartition):
+            if block is not None or is_visible:
                 return block
-            if offset < partition.high_watermark:
-                return None
         raise PartitionNotReady(f"offset {offset} of {partition.identity} cannot be read yet")
 
     async def _is_before_start(self, partition: AnyPartition, offset: int) -> bool:
