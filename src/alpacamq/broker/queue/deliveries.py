@@ -13,7 +13,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.broker.read.block_cache import Block, StoredBlocks
-from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition, is_only_copy
 from alpacamq.model.errors import (
     DamagedLog,
     InvalidGroupId,
@@ -170,7 +170,8 @@ class QueueReader:
             if await self._is_before_start(partition, offset):
                 return None
         except DamagedLog:
-            return None
+            if is_only_copy(partition):
+                return None
         else:
             if block is not None or is_visible:
                 return block
