@@ -80,6 +80,15 @@ def lanes_page() -> str:
     return "| lane | share of deliveries |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def replication_stories_page() -> str:
+    """The transcripts of the simulator, each with its first comment as a heading."""
+    stories = []
+    for path in sorted((DOCS.parent / "tests" / "simulation" / "transcripts").glob("*.txt")):
+        title, _, story = path.read_text().partition("\n")
+        stories.append(f"### {title.removeprefix('# ').removesuffix('.')}\n\n```text\n{story.strip()}\n```\n")
+    return "\n".join(stories)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "alpacactl-commands": alpacactl.commands_page,
     "alpacactl-options": alpacactl.options_page,
@@ -91,6 +100,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "lanes": lanes_page,
     "options": options_page,
     "queue-states": queue_states_page,
+    "replication-stories": replication_stories_page,
     "topic-settings": topic_settings_page,
 }
 PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "reference" / "http.md": http_reference}

@@ -20,6 +20,7 @@ from alpacamq.node.config import load
 
 from .brokers import Broker
 from .conftest import NewBroker
+from .integration.nodes import running_nodes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -27,6 +28,7 @@ README = ROOT / "README.md"
 START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
+CLUSTER = DOCS / "guide" / "cluster.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Examples that need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
@@ -113,12 +115,16 @@ def pages_with(tool: str) -> list[Path]:
 
 def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -> None:
     """Run a page's examples with these tools, in order: later ones may depend on earlier ones."""
+    addresses = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
+    run_examples_at(page, tools, addresses, directory)
+
+
+def run_examples_at(page: Path, tools: set[str], addresses: Mapping[str, str], directory: Path) -> None:
     commands = directory / "bin"
     commands.mkdir(exist_ok=True)
     for name, module in (("alpacactl", "alpacamq.cli.main"), ("alpacamq", "alpacamq.node.main")):
         (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
         (commands / name).chmod(0o755)
-    addresses = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
     for example in examples(page):
         if example.tool not in tools:
             continue
@@ -134,8 +140,8 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
             env={
                 **os.environ,
                 "PATH": f"{commands}:{os.environ['PATH']}",
-                "ALPACACTL_BROKER": broker.address,
-                "ALPACACTL_HTTP": broker.http_address,
+                "ALPACACTL_BROKER": addresses[KAFKA],
+                "ALPACACTL_HTTP": addresses[HTTP],
                 "ALPACACTL_CONFIG": str(directory / "alpacactl.toml"),
                 "COLUMNS": "0",  # unlimited width
             },
@@ -174,7 +180,9 @@ def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBr
     run_examples(page, {"kcat"}, broker, tmp_path)
 
 
-@pytest.mark.parametrize("page", pages_with("alpacactl"), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("alpacactl") if page != CLUSTER], ids=lambda page: page.stem
+)
 def test_alpacactl_examples_print_the_documented_output(
     page: Path, new_broker: NewBroker, tmp_path: Path
 ) -> None:
@@ -182,6 +190,14 @@ def test_alpacactl_examples_print_the_documented_output(
     broker = new_broker()
     broker.start()
     run_examples(page, {"alpacactl", "curl", "python"}, broker, tmp_path)
+
+
+def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    with running_nodes(tmp_path / "nodes") as nodes:
+        http = ",".join(node.http for node in nodes)
+        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused"}
+        run_examples_at(CLUSTER, {"alpacactl"}, addresses, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -1,5 +1,8 @@
 """Operating a cluster of real processes with `alpacactl`: status, reassigning, draining, removing."""
 
+import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -153,3 +156,50 @@ def test_a_node_without_a_majority_says_so_and_is_not_ready(tmp_path: Path) -> N
                 return False
 
         eventually(waits, within_s=60, what="the node says what it waits for")
+
+
+def test_a_cluster_that_lost_its_majority_is_recovered_from_the_last_node(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        create(nodes, "orders")
+        load = Load(nodes, "orders")
+        load.send(3000)
+        load.finish()
+        assert not load.failed
+        left, *lost = nodes
+        for node in nodes:
+            node.kill()
+        for node in lost:
+            shutil.rmtree(node.data)
+        ran = subprocess.run(
+            [
+                *(sys.executable, "-m", "alpacamq.node.main", "format", "--sole-voter"),
+                *("--data-dir", str(left.data), "--node-id", str(left.id)),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "node 1 is the only voter now, instead of 1, 2, 3" in ran.stdout
+
+        # The others come back empty. That the last node has everything is for its operator to say.
+        left.start()
+        left.wait_until_ready(2)
+        for node in lost:
+            node.start()
+        for node in lost:
+            node.wait_until_ready(2)
+        ctl = commands_for(nodes)
+        eventually(lambda: len(ctl.json("cluster", "partitions", "--state", "offline")) == 3, within_s=60)
+        elected = ctl.json("cluster", "elect", "--unclean", "--yes")
+        assert [each["leader"] for each in elected] == [left.id] * 3
+        eventually(
+            lambda: ctl.json("cluster", "status")["partitions"]["under_replicated"] == 0,
+            within_s=60,
+            what="all replicas are in sync",
+        )
+        eventually(
+            lambda: len(ctl.json("cluster", "status")["voters"]) == 3, within_s=60, what="all nodes vote"
+        )
+        for index in range(3):
+            assert read_all(nodes, "orders", index) == load.acked[index]

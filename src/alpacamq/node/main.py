@@ -90,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--reset", action="store_true", help="forget an accepted proposal of a cluster that was never founded"
     )
+    action.add_argument(
+        "--sole-voter",
+        action="store_true",
+        help="after a majority of the voters is lost for good: make this node the only one; may lose records",
+    )
     repair = commands.add_parser(
         "repair", help="show and repair damage in the data directory of a stopped broker"
     )
@@ -155,7 +160,18 @@ def _format(parsed: argparse.Namespace) -> int:
     from alpacamq.log.data_directory import format_directory, reset_directory
     from alpacamq.log.disk import SystemDisk
 
-    if parsed.reset:
+    if parsed.sole_voter:
+        from alpacamq.broker.clock import SystemClock
+        from alpacamq.broker.metadata.opening import make_sole_voter
+        from alpacamq.model.ids import BrokerId
+
+        node_id = BrokerId(parsed.node_id)
+        former = make_sole_voter(parsed.data_dir, SystemDisk(), SystemClock(), node_id)
+        print(
+            f"node {node_id} is the only voter now, instead of {', '.join(str(each.id) for each in former)}; "
+            "never start the others with their former data directories again"
+        )
+    elif parsed.reset:
         identity = reset_directory(parsed.data_dir, SystemDisk(), parsed.node_id)
         print(f"{parsed.data_dir} belongs to no cluster; its directory id is {identity.directory_id}")
     else:

@@ -1,25 +1,33 @@
 """Opens the metadata log of a data directory: as it is, new, of version 0.1, or with a rebuilt identity."""
 
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from alpacamq.broker.partition.replicas import directory_name
 from alpacamq.cluster.image import ClusterImage, adopt
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.consensus.messages import first_entry
-from alpacamq.log.data_directory import DataDirectory
+from alpacamq.consensus.messages import Entry, EntryKind, HardState, encode_voters, first_entry
+from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.epochs import read_epochs
+from alpacamq.log.index_files import IndexCache
 from alpacamq.log.sealed_file import Unreadable
-from alpacamq.log.storage import Storage
-from alpacamq.model.errors import DamagedLog, StorageFailed
+from alpacamq.log.storage import FileHandles, Storage
+from alpacamq.model.errors import DamagedLog, InvalidVoters, StorageFailed
 from alpacamq.model.ids import BrokerId, TopicPartition
+from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.voters import Voter, Voters
 from alpacamq.telemetry.logs import get_logger
 
 from .store import EMPTY, IDENTITY, TOPIC_ID, MetadataStore, Recovered, voters_of
 
 log = get_logger(__name__)
+
+# Terms that voters which are lost may have begun without this node.
+_TERM_GAP = 1000
+_OPEN_FILES = 64
+_INDEX_BYTES = 1 << 20
 
 
 def open_store(
@@ -49,6 +57,44 @@ def open_store(
             f"`alpacamq repair --data-dir {directory.path}`"
         ) from error
     return store, recovered
+
+
+def make_sole_voter(path: Path, disk: Disk, clock: Clock, node_id: BrokerId) -> Voters:
+    """Make a stopped node the only voter of its cluster, and return the voters so far. Blocking.
+
+    For a cluster that has lost a majority of its voters for good. What only the lost ones had is lost: the
+    last changes of the metadata, and with them which replicas are in sync. The log continues at a term that
+    the lost voters cannot have reached, and what this node has stored counts as committed.
+    """
+    directory = DataDirectory(path, disk, node_id)
+    directory.open(founds_cluster=False)
+    try:
+        storage = Storage(
+            disk=disk,
+            clock=clock,
+            handles=FileHandles(disk, _OPEN_FILES),
+            indexes=IndexCache(_INDEX_BYTES),
+            checkpoint_bytes=_INDEX_BYTES,
+            has_every_write=directory.last_stop is not LastStop.POWER_LOST,
+        )
+        store, recovered = open_store(directory, storage, node_id, is_alone=False)
+        try:
+            former = voters_of(recovered)
+            if not former:
+                raise InvalidVoters(f"{path} has no metadata of a cluster")
+            last = recovered.entries[-1] if recovered.entries else recovered.snapshot
+            term = max(recovered.hard_state.term, last.term) + _TERM_GAP
+            own = (Voter(node_id, directory.directory_id),)
+            entry = Entry(last.index + 1, term, EntryKind.VOTERS, encode_voters(own))
+            store.write(HardState(term), None, [entry])
+            return former
+        finally:
+            store.close()
+    finally:
+        # The traces of a crash stay for the next start of the broker.
+        if directory.last_stop is LastStop.CLEAN:
+            directory.stopped()
+        directory.close()
 
 
 def _founders(directory: DataDirectory, node_id: BrokerId, *, is_alone: bool) -> Voters:
