@@ -128,7 +128,9 @@ def _lost(view: _View) -> Iterator[Anomaly]:
 def _misplaced(view: _View) -> Iterator[Anomaly]:
     for each in view.of(Found):
         acked = view.acked.get(each.value)
-        if acked is not None and (acked.topic, acked.partition, acked.offset) != (
+        if acked is None or acked.offset < 0:
+            continue
+        if (acked.topic, acked.partition, acked.offset) != (
             each.topic,
             each.partition,
             each.offset,

@@ -27,7 +27,7 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
 
 
 class Acked(msgspec.Struct, frozen=True, tag="acked"):
-    """A record was acknowledged."""
+    """A record was acknowledged, at an offset that the client was told; -1 if it was not."""
 
     topic: str
     partition: int

@@ -141,12 +141,14 @@ class RecordsLoad:
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
+                # A retry that the broker knows as a duplicate, but not where the first attempt is.
+                offset = -1 if message.offset() is None else message.offset()
                 acked.append(
                     Acked(
                         self.topic,
                         message.partition(),
                         message.value().decode(),
-                        message.offset(),
+                        offset,
                         at_s=time.monotonic(),
                     )
                 )

@@ -390,6 +390,34 @@ def test_the_only_replica_is_served_although_it_is_damaged() -> None:
     assert cluster.state(topic).leader == 1
 
 
+# Full disks
+
+
+def test_a_broker_with_a_full_disk_hands_over_and_comes_back_when_it_has_room() -> None:
+    cluster = Cluster()
+    led = cluster.create("led", (1, 2, 3))
+    followed = cluster.create("followed", (2, 1, 3))
+    epoch = cluster.state(led).leader_epoch
+    cluster.beat(1, is_full=True)
+    assert (cluster.state(led).leader, cluster.state(led).isr) == (2, (2, 3))
+    assert cluster.state(led).leader_epoch > epoch
+    # Its acknowledgement is not waited for either.
+    assert (cluster.state(followed).leader, cluster.state(followed).isr) == (2, (2, 3))
+    assert failure(cluster.propose(led, (1, 2, 3)).failure) is IneligibleReplica
+    cluster.beat(1)
+    assert cluster.propose(led, (1, 2, 3)).failure is None
+
+
+def test_a_broker_with_a_full_disk_leads_on_if_no_other_can() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (1, 2, 3))
+    alone = cluster.create("alone", (1,))
+    cluster.kill(2, 3)
+    cluster.beat(1, is_full=True)
+    assert (cluster.state(topic).leader, cluster.state(topic).isr) == (1, (1,))
+    assert cluster.state(alone).leader == 1
+
+
 def test_a_new_controller_lets_nobody_join_before_it_knows_of_damage() -> None:
     cluster = Cluster()
     topic = cluster.create("t", (1, 2, 3))

@@ -3,8 +3,9 @@
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from tests.waiting import eventually
@@ -15,12 +16,20 @@ START_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses; other programs may take them before the test does."""
+    """Return ports that nobody uses; other programs may take them before the test does.
+
+    Not from the range of outgoing connections: one of these would take the port of a node that is down.
+    """
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        ports: list[int] = []
+        while len(ports) < count:
+            port = SystemRandom().randrange(12_000, 32_000)
+            probe = stack.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+        return ports
 
 
 class Node(Program):

@@ -177,3 +177,44 @@ def test_a_node_of_a_cluster_does_not_start_without_the_list_of_nodes(tmp_path: 
         eventually(lambda: not alone.is_running, within_s=60)
         assert alone.exit_code == 1
         assert "belongs to a cluster of several nodes (1, 2, 3)" in alone.last_output()
+
+
+def test_a_node_that_comes_back_after_long_catches_up(tmp_path: Path) -> None:
+    """Records were deleted that it lacks, a topic is gone that it has, and another is new."""
+    with running_nodes(tmp_path) as nodes:
+        create(nodes, "orders")
+        create(nodes, "gone")
+        load = Load(nodes, "orders")
+        load.send(3000)
+        load.finish()
+        absent = nodes.by_id[3]
+        absent.stop()
+        load.send(6000)
+        load.finish()
+        admin = AdminClient({"bootstrap.servers": nodes.by_id[1].kafka})
+        firsts = {index: len(load.acked[index]) - 500 for index in range(PARTITIONS)}
+        places = [TopicPartition("orders", index, first) for index, first in firsts.items()]
+        for deleted in admin.delete_records(places).values():
+            deleted.result(30)
+        admin.delete_topics(["gone"])["gone"].result(30)
+        create(nodes.by_id[1], "new", factor=2)
+        absent.start()
+        absent.wait_until_ready(2)
+        eventually(lambda: all(len(each) == 3 for each in in_sync(nodes, "orders")), within_s=60)
+        assert "gone" not in AdminClient({"bootstrap.servers": absent.kafka}).list_topics(timeout=10).topics
+        for node in (nodes.by_id[1], nodes.by_id[2]):
+            node.kill()  # what is left is what it has
+        consumer = Consumer({"bootstrap.servers": absent.kafka, "group.id": "unused", "log_level": 2})
+        assert set(consumer.list_topics(timeout=10).topics) >= {"orders", "new"}
+        consumer.close()
+        for index in range(PARTITIONS):
+            [directory] = (absent.data / "partitions").glob(f"orders-{index}.*")
+            stored = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+            assert b"%d" % load.acked[index][-1] in stored
+
+
+def in_sync(nodes: Nodes | Node, topic: str) -> list[list[int]]:
+    """Return the replicas in sync of each partition."""
+    admin = AdminClient({"bootstrap.servers": nodes.kafka})
+    found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+    return [found[index].isrs for index in sorted(found)]

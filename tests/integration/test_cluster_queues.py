@@ -11,6 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.model.topics import QUEUES_TOPIC
+from alpacamq.protocol.error_codes import ErrorCode
+from tests.api.kafka.share_member import Member, batch, configure
+from tests.api.kafka.share_member import publish as publish_batch
+from tests.api.kafka.wire import Wire
 from tests.compat.sqs import Sqs, client
 from tests.waiting import eventually
 
@@ -189,6 +193,55 @@ def test_a_node_with_neither_queue_nor_partition_receives_and_acknowledges(nodes
     assert {message["value"] for message in messages} == left
     acknowledge(away, messages)
     assert poll(away, "lonely", wait_ms=0) == []
+
+
+def wire_to(node: Node) -> Wire:
+    host, _, port = node.kafka.rpartition(":")
+    return Wire((host, int(port)))
+
+
+def joined(wires: dict[int, Wire], topic: str, member_id: str) -> dict[int, Member]:
+    """Join the share group, and return the member as each node sees it."""
+    members = {each: Member(wire, topic, "sharing", member_id) for each, wire in wires.items()}
+
+    def has_joined() -> bool:
+        return any(member.heartbeat(0, [topic]).error_code == 0 for member in members.values())
+
+    eventually(has_joined, within_s=SOON_S)
+    return members
+
+
+def test_share_consumers_fetch_from_leaders_wherever_the_queue_is(nodes: Nodes) -> None:
+    created(nodes, "shared", 3, 3)
+    wires = {node.id: wire_to(node) for node in nodes}
+    configure(wires[1], "sharing", auto_offset_reset="earliest")
+    members, others = joined(wires, "shared", "one"), joined(wires, "shared", "two")
+    placed = dict(enumerate(leaders(nodes, "shared")))
+    for index, leader in placed.items():
+        publish_batch(wires[leader], "shared", b"%d" % index, partition=index)
+    for index, leader in placed.items():
+        got = members[leader].fetch(index, max_wait_ms=5000)[index]
+        assert (got.error, got.values) == (0, [b"%d" % index])
+    # Another node names the leader.
+    wrong = placed[0] % 3 + 1
+    response = others[wrong].ask_fetch(0)
+    (part,) = response.responses[0].partitions
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part.current_leader.leader_id == placed[0]
+    named = {node.node_id: f"{node.host}:{node.port}" for node in response.node_endpoints}
+    assert named == {placed[0]: nodes.by_id[placed[0]].kafka}
+    # The end of a session releases the records of that leader's partitions, and no others.
+    wires[placed[0]].close()
+    wires[placed[0]] = wire_to(nodes.by_id[placed[0]])
+    for index, leader in placed.items():
+        member = Member(wires[leader], "shared", "sharing", "two")
+        taken = member.fetch(index, epoch=0, max_wait_ms=5000 if leader == placed[0] else 0)
+        assert (index in taken) == (leader == placed[0]), taken
+    for index, leader in placed.items():
+        if leader != placed[0]:
+            assert members[leader].acknowledge({index: [batch(0)]}) == {index: 0}
+    for wire in wires.values():
+        wire.close()
 
 
 def test_leases_and_acknowledgements_survive_kill_9_of_the_node_of_the_queue(nodes: Nodes) -> None:

@@ -135,7 +135,9 @@ def choose_victim(nodes: Nodes, dice: random.Random, *, coordinates: bool) -> No
     of_group = coordinator(nodes, OFFSETS_TOPIC, GROUP)
     chosen = coordinator(nodes, TRANSACTIONS_TOPIC, ID)
     if not coordinates or chosen in (of_group, -1):
-        chosen = dice.choice([leader for leader in leaders(nodes, TOPIC) if leader not in (of_group, -1)])
+        others = [node_id for node_id in nodes.by_id if node_id != of_group]
+        led_by = leaders(nodes, TOPIC)
+        chosen = dice.choice([node_id for node_id in others if node_id in led_by] or others)
     return nodes.by_id[chosen]
 
 

@@ -25,7 +25,7 @@ from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, InvalidConfig, StorageFailed
+from alpacamq.model.errors import AlpacaError, DiskFull, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -78,7 +78,7 @@ from .transactions import Transactions
 
 log = get_logger(__name__)
 
-__all__ = ["PROBE", "Broker", "BrokerSettings"]
+__all__ = ["Broker", "BrokerSettings"]
 
 FLUSH_THREADS = 4
 WORK_THREADS = 8
@@ -90,6 +90,8 @@ TIME_RECORD_SECONDS = 600
 # ever.
 SETTLE_SECONDS = 30.0
 SETTLE_RETRY_SECONDS = 5.0
+# A segment's next batches and index, or so.
+PROBE_BYTES = 64 << 10
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -611,12 +613,32 @@ class Broker:
             clock=self._retention_clock,
             wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
+            is_full=self._is_full,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )
 
     def _damaged(self) -> tuple[PartitionId, ...]:
         """Return the replicas that may lack records; none before they are open."""
         return self.replicas.damaged() if self._is_built else ()
+
+    def _is_full(self) -> bool:
+        """Return whether a write has failed for lack of room, and another would."""
+        if not self._is_built:
+            return False
+        refused = any(isinstance(each.refusal, DiskFull) for each in self.topics.all_partitions())
+        return refused and not self.can_write()
+
+    def can_write(self) -> bool:
+        """Return whether a small write succeeds. Blocking, but short."""
+        probe = self.settings.data_directory / PROBE
+        try:
+            probe.write_bytes(bytes(PROBE_BYTES))
+        except OSError:
+            return False
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+        return True
 
     def _resume_clocks(self, time_ms: int) -> None:
         """Continue from the last recorded time, if the machine's clock is far ahead of it."""

@@ -6,14 +6,13 @@ report trouble that concerns an operator but not a load balancer.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
 from alpacamq.model.errors import DiskFull
 
-from .broker import PROBE, Broker
+from .broker import Broker
 from .metadata.registration import is_clock_wrong
 
 # With less room than this a disk counts as full: a segment's next batch and its index would not fit.
@@ -23,7 +22,6 @@ STALL_REMEMBERED_SECONDS = 60.0
 _SHOWN = 20
 DEGRADED = "degraded"
 FAILING = "failing"
-_PROBE_BYTES = 64 << 10
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -198,17 +196,7 @@ def all_checks(broker: Broker) -> dict[str, Check]:
 
 def _has_room(broker: Broker) -> bool:
     """Return whether a write succeeds: a quota may be full where the disk is not."""
-    if not disk(broker).is_ok:
-        return False
-    probe = broker.settings.data_directory / PROBE
-    try:
-        probe.write_bytes(bytes(_PROBE_BYTES))
-    except OSError:
-        return False
-    finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
-    return True
+    return disk(broker).is_ok and broker.can_write()
 
 
 def _listed(troubles: Iterator[str]) -> Check:

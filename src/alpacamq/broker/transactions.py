@@ -18,6 +18,7 @@ from alpacamq.coordinator.transactions.transaction import (
     DescribeTransaction,
     EndTransaction,
     FindOpen,
+    InitProducer,
     ListTransactions,
     MarkersWritten,
     ProducerIdentity,
@@ -91,6 +92,13 @@ ENLIST_ATTEMPTS = 3
 R = TypeVar("R")
 # Errors by partition.
 Errors = dict[TopicPartition, AlpacaError]
+
+
+def _may_need_producer_id(request: Request[Any]) -> bool:
+    """Whether a coordinator may need a new producer id. Other requests do not wait for a controller."""
+    if isinstance(request, EndTransaction):
+        return request.producer.is_exhausted
+    return isinstance(request, InitProducer)
 
 
 class Transactions:
@@ -169,7 +177,8 @@ class Transactions:
         If the id's last transaction is not complete, wait a short time and ask once more: clients that get
         CONCURRENT_TRANSACTIONS retry after 20 ms at the earliest, and most completions take less.
         """
-        await self._producer_ids.replenish()  # the request may need one
+        if _may_need_producer_id(request):
+            await self._producer_ids.replenish()
         try:
             return await host.ask(request)
         except ConcurrentTransactions:

@@ -299,6 +299,9 @@ class Controller:
         repaired, newly_damaged = session.damaged - damaged, damaged - session.damaged
         session.damaged = damaged
         self._partitions.damaged(broker.id, newly_damaged)
+        session.is_full = command.is_full
+        if session.is_full:
+            self._partitions.hand_over(broker.id)
         is_caught_up = session.applied_index >= session.registered_index
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)
         if may_shut_down:
@@ -327,7 +330,7 @@ class Controller:
         if broker.is_fenced:
             return True
         if not broker.is_shutting_down:
-            self._partitions.shutting_down(broker.id)
+            self._partitions.hand_over(broker.id)
             self._pending.put(broker_change(msgspec.structs.replace(broker, is_shutting_down=True)))
             session.shutdown_index = None
             return False
@@ -335,7 +338,7 @@ class Controller:
             # The reply to the first request came after its changes were committed, so they are below this.
             session.shutdown_index = self.last_index
             session.shutdown_ends_ms = now_ms + self._settings.shutdown_ms
-        self._partitions.shutting_down(broker.id)
+        self._partitions.hand_over(broker.id)
         others = (each.id for each in self.image.brokers.values() if each.is_running and each.id != broker.id)
         return self._sessions.have_applied(others, session.shutdown_index) or (
             now_ms >= session.shutdown_ends_ms

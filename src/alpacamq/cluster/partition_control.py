@@ -104,6 +104,7 @@ class PartitionControl:
             and not broker.is_shutting_down
             and broker.epoch == broker_epoch
             and self._sessions.is_heard(broker_id)
+            and not self._sessions.is_full(broker_id)
             and not self.is_unfit(broker_id, partition)
         )
 
@@ -154,8 +155,8 @@ class PartitionControl:
                     ),
                 )
 
-    def shutting_down(self, broker_id: BrokerId) -> None:
-        """Move leaders off a broker that is about to stop, where another replica is in sync."""
+    def hand_over(self, broker_id: BrokerId) -> None:
+        """Move leaders off a broker that is about to stop or cannot write, where another is in sync."""
         for partition, state in self._replicas_on(broker_id):
             if broker_id in state.isr and (others := without(state.isr, (broker_id,))):
                 electorate = self._electorate(partition, {broker_id})

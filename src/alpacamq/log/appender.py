@@ -94,7 +94,9 @@ class Appender:
                     segment = self.roll()
                     end = len(data)
                 if header.producer_id >= 0:
-                    marker = read_marker(data) if _is_marker(header) else None
+                    # Of the control batches, placeholders are not transactional.
+                    is_marker = header.attributes & _OF_TRANSACTIONS == _OF_TRANSACTIONS
+                    marker = read_marker(data) if is_marker else None
                     verdict = producers.admit(header, offset, now_ms, marker)
                     if verdict is not None:
                         if isinstance(verdict, SentBatch):
@@ -293,11 +295,6 @@ class Appender:
             finally:
                 handle.release()
             segment.has_torn_tail = False
-
-
-def _is_marker(header: BatchHeader) -> bool:
-    """Return whether a batch is a transaction marker, and not a placeholder."""
-    return header.attributes & _OF_TRANSACTIONS == _OF_TRANSACTIONS
 
 
 def _marker(header: BatchHeader, data: memoryview, position: int) -> Marker | None:

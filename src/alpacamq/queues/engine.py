@@ -12,7 +12,7 @@ from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, TooManyWaiting, UnknownTopic
 from alpacamq.model.ids import TopicId
 from alpacamq.model.state_machine import Change, Outcome, Pending, Reply, Request
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import INT64_MAX, TopicConfig
 
 from .chunks import LeaseGroup
 from .directory import QueueDirectory
@@ -29,6 +29,7 @@ from .messages import (
     FinishedRequest,
     ListReply,
     ListRequest,
+    LostTail,
     MovesDone,
     MovesReturned,
     OverridesReply,
@@ -224,6 +225,15 @@ class QueueEngine:
         if (config := self._log.config(queue_id.topic)) is None:
             raise unreadable(queue_id.topic, self._log)
         return config
+
+    def refers_to(self, lost: Sequence[LostTail]) -> bool:
+        """Return whether a queue has state of records that were lost."""
+        ends = {(tail.topic_id, tail.partition): tail.end_offset for tail in lost}
+        return any(
+            partition.progress.delivered_end > ends.get((queue.topic_id, number), INT64_MAX)
+            for queue in self._queues
+            for number, partition in queue.partitions.items()
+        )
 
     def stats(self) -> list[DescribeReply]:
         """Describe all queues."""

@@ -352,6 +352,25 @@ class RecordsArrived(Request[None], frozen=True, kw_only=True):
     partition: int
 
 
+class LostTail(NamedTuple):
+    """A partition whose only replica has lost the records from `end_offset` on in a power cut."""
+
+    topic_id: TopicId
+    partition: int
+    end_offset: int
+
+
+class CutTails(Request[SettleReply], frozen=True, kw_only=True):
+    """Forget the state of lost records, whose offsets will be given to new ones.
+
+    Sent by the leader that has lost them. The engine is loaded again, which cuts its state.
+    """
+
+    IS_IDEMPOTENT: ClassVar[bool] = True
+
+    lost: tuple[LostTail, ...]
+
+
 class ReadBacklog(NamedTuple):
     """Effect: read part of a partition from `offset` on. Answered by the event BacklogRead."""
 

@@ -217,6 +217,51 @@ async def test_leases_and_acknowledgements_survive_the_broker_of_the_queue(tmp_p
         assert await away.queues.receive(ORDERS, wait_ms=200) == []
 
 
+async def test_partitions_of_a_dead_broker_do_not_hold_up_the_others(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", assignments=ONE_EACH)
+        host = await broker_of(cluster, ORDERS)
+        await received_nothing(host)
+        await filled(host, b"a", b"b", b"c", b"d", b"e", b"f")
+        dead = next(each for each in cluster.brokers if each != host.settings.node_id)
+        await cluster.kill(dead)
+        async with asyncio.timeout(10):
+            found = await received(host, 4, visibility_ms=60_000)
+        assert {each.partition for each in found} == {0, 1, 2} - {dead - 1}
+        waiting = asyncio.create_task(received(host, 2, visibility_ms=60_000))
+        await cluster.start(dead)
+        assert {each.partition for each in await waiting} == {dead - 1}
+
+
+async def test_only_the_leader_of_a_partition_says_where_it_ends(tmp_path: Path) -> None:
+    """By the end of a replica that lags behind, acknowledged messages would be delivered again."""
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1, replication_factor=3)
+        await filled(cluster[1], b"a", b"b", partitions=1)
+        leader = cluster.leader_id("orders")
+        ends = {
+            node_id: broker.queues._host._backlog.leader_end("orders", 0)
+            for node_id, broker in cluster.brokers.items()
+        }
+        assert ends == {node_id: 2 if node_id == leader else None for node_id in (1, 2, 3)}
+
+
+async def test_a_queue_forgets_what_the_only_replica_of_a_partition_has_lost(tmp_path: Path) -> None:
+    """Else new messages with the same offsets would count as done."""
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", assignments=ONE_EACH)
+        host = await broker_of(cluster, ORDERS)
+        other = next(each for each in cluster.brokers if each != host.settings.node_id)
+        for number in range(6):
+            await sent(host, "orders", b"%d" % number, partition=other - 1)
+        await acknowledge(host, *await received(host, 5))
+        # As after a power cut that has left two of the records; here the others are still there.
+        cluster[other].topics.partition("orders", other - 1).cut_offset = 2
+        await cluster[other].queues.settled()
+        assert values(await received(host, 4)) == [b"2", b"3", b"4", b"5"]
+        await cluster[other].queues.settled()
+
+
 async def test_dead_letters_go_to_a_topic_of_another_broker_and_back(tmp_path: Path) -> None:
     async with three_brokers(tmp_path) as cluster:
         await cluster.create("orders", assignments=ONE_EACH, overrides={"queue.max.deliveries": "1"})

@@ -22,10 +22,14 @@ from alpacamq.coordinator.messages import (
 )
 from alpacamq.coordinator.rebalances import RebalancesRequest
 from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdNotFound,
     NotCoordinator,
+    PeerUnavailable,
     RequestTimedOut,
+    UnknownBroker,
     UnknownMember,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -277,3 +281,47 @@ async def test_forwarded_calls_are_counted(tmp_path: Path) -> None:
         kinds = broker.metrics.forwarded.kinds
         assert kinds["CommitRequest"].seconds.count == 1
         assert kinds["CommitRequest"].refusals == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "repeatable", "is_sent_again"),
+    [
+        pytest.param(NotCoordinator("moved", 2), False, True, id="not begun"),
+        pytest.param(CoordinatorLoading("loading"), False, True, id="loading"),
+        pytest.param(PeerUnavailable("down"), False, True, id="not sent"),
+        pytest.param(UnknownBroker("new"), False, True, id="no address"),
+        pytest.param(NotCoordinator("moved", 2, has_begun=True), False, False, id="moved while handled"),
+        pytest.param(NotCoordinator("moved", 2, has_begun=True), True, True, id="moved, repeatable"),
+        pytest.param(CoordinatorUnavailable("full"), False, False, id="not written"),
+        pytest.param(CoordinatorUnavailable("full"), True, True, id="not written, repeatable"),
+        pytest.param(RequestTimedOut("lost"), False, False, id="connection lost"),
+        pytest.param(RequestTimedOut("lost"), True, True, id="connection lost, repeatable"),
+        pytest.param(UnknownMember("who"), True, False, id="a reply"),
+    ],
+)
+def test_a_request_is_sent_again_only_if_it_cannot_take_effect_twice(
+    error: AlpacaError, repeatable: bool, is_sent_again: bool
+) -> None:
+    request = commit("g", 1) if repeatable else DeleteGroupRequest(group="g")
+    assert request.may_be_repeated is repeatable
+    assert shards.may_be_sent_again(request, error) is is_sent_again
+
+
+async def test_a_broker_that_cannot_reach_a_third_one_does_not_say_that_nothing_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create(ORDERS)
+        broker = cluster[1]
+        group = await group_elsewhere(cluster, broker)
+        host = await host_of(cluster, group)
+        asked = []
+
+        async def ask(request: object) -> object:
+            asked.append(request)
+            raise PeerUnavailable("a third broker")
+
+        monkeypatch.setattr(host, "ask", ask)
+        with pytest.raises(CoordinatorUnavailable, match="a third broker"):
+            await broker.groups.ask(DeleteGroupRequest(group=group))
+        assert len(asked) == 1

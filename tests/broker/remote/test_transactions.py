@@ -339,6 +339,10 @@ async def test_markers_of_a_former_coordinator_are_refused(tmp_path: Path) -> No
         markers = cluster.follower_of(*place).transactions.markers
         with pytest.raises(TransactionCoordinatorFenced):
             await markers.end(place, late)
+        with pytest.raises(TransactionCoordinatorFenced):
+            await cluster.leader_of(*place).transactions.write_marker(
+                place, *till.identity, committed=False, coordinator_epoch=former_epoch
+            )
         assert await open_transactions(cluster, place) == [1]
 
 

@@ -69,9 +69,12 @@ class Registration:
         clock: Clock,
         wall_clock: Clock | None = None,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
+        is_full: Callable[[], bool] = lambda: False,
         stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
+
+        `is_full` returns whether there is no room for more of them.
 
         `wall_clock` is compared with cluster time; None if there are no other brokers.
         `stopped_cleanly`: the process before this one stopped on request.
@@ -87,6 +90,7 @@ class Registration:
         self._wall_clock = wall_clock
         self._is_clock_wrong = False
         self._damaged = damaged
+        self._is_full = is_full
         self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
@@ -250,6 +254,7 @@ class Registration:
             applied_index=self._metadata.applied_index if self.is_ready else 0,
             wants_shutdown=self._is_leaving,
             damaged=damaged,
+            is_full=self._is_full(),
             clock_ms=self._clock.now_ms(),
         )
 

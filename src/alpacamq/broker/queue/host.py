@@ -19,6 +19,7 @@ from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import QueueTraces
+from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import (
     AlpacaError,
     CoordinatorUnavailable,
@@ -35,11 +36,13 @@ from alpacamq.queues.messages import (
     Acquired,
     Action,
     BacklogRead,
+    CutTails,
     DescribeAllRequest,
     DescribeReply,
     DescribeRequest,
     EndedLease,
     ListRequest,
+    LostTail,
     Move,
     Outline,
     QueueId,
@@ -49,6 +52,7 @@ from alpacamq.queues.messages import (
     ReceiveRequest,
     RecordsArrived,
     Settlement,
+    SettleReply,
     SettleRequest,
     TopicsChanged,
 )
@@ -217,7 +221,7 @@ class QueueHost:
             read=self._read,
             check=self._check_loadable,
             answer=self._answer,
-            requests=REQUESTS,
+            requests=(*REQUESTS, CutTails),
             undo=self._undo,
         )
         self._tasks: asyncio.TaskGroup | None = None
@@ -298,6 +302,8 @@ class QueueHost:
 
     async def _answer(self, host: Host, request: Request[Any]) -> object:
         """Return the reply of an engine on this broker to a request from any broker."""
+        if isinstance(request, CutTails):
+            return await self._cut_tails(host, request)
         if self._producer_ids.is_low:
             await self._producer_ids.replenish(self._ids_wanted)
         is_exact = True
@@ -318,6 +324,21 @@ class QueueHost:
         if isinstance(answer, AlpacaError):
             raise answer.with_traceback(None)
         return answer
+
+    async def _cut_tails(self, host: Host, request: CutTails) -> SettleReply:
+        """Let an engine forget the state of lost records of another broker; returns when that is on disk."""
+        machine = await host.wait_until_loaded()
+        if machine.refers_to(request.lost):
+            ends = {PartitionId(tail.topic_id, tail.partition): tail.end_offset for tail in request.lost}
+            self._backlog.lost_tails |= ends
+            try:
+                host.reload("another broker has lost records")
+                await host.wait_until_loaded()
+                await host.partition.flush_to(host.partition.log.end_offset)
+            finally:
+                for place in ends:
+                    self._backlog.lost_tails.pop(place, None)
+        return SettleReply()
 
     async def _receive(self, host: Host, request: ReceiveRequest) -> ReceiveReply | AlpacaError:
         """Return the reply to a receive. Cancelling releases the messages in it."""
@@ -372,8 +393,20 @@ class QueueHost:
         return [stats for machine in self._machines.machines for stats in machine.stats()]
 
     async def settled(self) -> None:
-        """Return once every engine is loaded, and its corrections after a power loss are on disk."""
+        """Return once no queue refers to records that this broker has lost in a power cut.
+
+        Every engine on this broker is loaded, and its corrections are on disk. Those of other brokers have
+        forgotten the state of records that were nowhere else.
+        """
         await self._machines.settled()
+        lost = tuple(
+            LostTail(partition.topic_id, partition.identity.partition, partition.cut_offset)
+            for partition in self._topics.all_partitions()
+            if partition.is_leading and len(partition.replicas) == 1 and partition.cut_offset is not None
+        )
+        if lost and self._machines.exists and not self._machines.is_complete:
+            for index in range(self._machines.count):
+                await self._machines.ask_at(index, CutTails(lost=lost))
 
     async def topic_deleted(self, topic: str) -> None:
         """Delete the queues of a topic; returns once that is on disk."""

@@ -310,6 +310,8 @@ class BacklogReader:
         self._blocks = blocks
         self._scans = scans
         self._turn_bytes: dict[AnyPartition, int] = {}
+        # The ends of partitions of other brokers that have lost records, as they say themselves.
+        self.lost_tails: dict[PartitionId, int] = {}
 
     @property
     def version(self) -> int:
@@ -330,13 +332,17 @@ class BacklogReader:
     def leader_end(self, topic: str, partition: int) -> int | None:
         if (found := self._topics.find(topic.encode(), partition)) is None:
             self._check_not_leader(topic, partition)
-            return None
+            return self._lost_tail(topic, partition)
         end_offset = found.log.end_offset
         if len(found.replicas) > 1:
             # What a power loss has cut here came back from a replica that had it.
             return end_offset if _is_end_known(found) else None
         # Records appended since the start have reused the offsets of lost ones.
         return end_offset if found.cut_offset is None else min(found.cut_offset, end_offset)
+
+    def _lost_tail(self, topic: str, partition: int) -> int | None:
+        found = self.topic(topic) if self.lost_tails else None
+        return None if found is None else self.lost_tails.get(PartitionId(found.id, partition))
 
     def _check_not_leader(self, topic: str, partition: int) -> None:
         """Raise PartitionNotReady if this broker leads a partition that it has not opened."""

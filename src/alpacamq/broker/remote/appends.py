@@ -341,7 +341,8 @@ def begin_appends(
     for data, origin in batches:
         header = read_header(data)
         trace = None
-        if traces is not None and not header.is_control:
+        # What the broker writes itself, as dead letters, has events of its own.
+        if traces is not None and not header.is_control and origin.api is not ClientApi.BROKER:
             trace = traces.produce_trace(data, header, origin.client, origin.api)
         appends.append(Append(data, header, one_done, trace, timeout_ms=timeout_ms))
     for each in appends:

@@ -190,11 +190,15 @@ class Metadata(Protocol):
     def subscribe(self, listener: Any) -> None: ...
 
 
+# A broker that cannot be reached: the request was not sent.
+UNREACHABLE: Final = (PeerUnavailable, UnknownBroker, InconsistentClusterId)
+
+
 def has_not_begun(error: AlpacaError) -> bool:
     """Whether an attempt has certainly not taken effect, and the next may find a leader."""
     if isinstance(error, NotCoordinator):
         return not error.has_begun
-    return isinstance(error, CoordinatorLoading | PeerUnavailable | UnknownBroker | InconsistentClusterId)
+    return isinstance(error, (CoordinatorLoading, *UNREACHABLE))
 
 
 def is_outcome_unknown(error: AlpacaError) -> bool:
@@ -252,7 +256,7 @@ class ShardCalls:
             asked = self._target(machines, shard, asked, last)
             try:
                 if asked == self._node_id:
-                    return await machines.ask_local(shard, attempt)
+                    return await _ask_here(machines, shard, attempt)
                 if asked is None:
                     raise NotCoordinator(f"partition {shard} of {machines.topic!r} has no leader")
                 return await self._call(machines, shard, BrokerId(asked), attempt, deadline)
@@ -425,7 +429,7 @@ class ShardCalls:
     async def _serve(self, call: ShardCall, _peer: Peer) -> msgspec.Raw:
         machines = self._machines(call.topic)
         request = machines.codec.decode(call.kind, call.request)
-        return msgspec.Raw(machines.codec.encode_reply(await machines.ask_local(call.shard, request)))
+        return msgspec.Raw(machines.codec.encode_reply(await _ask_here(machines, call.shard, request)))
 
     async def _serve_all(self, call: ShardsCall, _peer: Peer) -> tuple[ShardAnswer, ...]:
         machines = self._machines(call.topic)
@@ -447,9 +451,17 @@ class ShardCalls:
         return found
 
 
+async def _ask_here(machines: Machines, shard: int, request: Request[R]) -> R:
+    """Ask a machine on this broker. If it cannot reach a third one, it may still have taken effect."""
+    try:
+        return await machines.ask_local(shard, request)
+    except UNREACHABLE as error:
+        raise CoordinatorUnavailable(str(error)) from error
+
+
 def _final(error: AlpacaError) -> AlpacaError:
     """Return the error for the client of a request that is not sent again."""
-    if isinstance(error, PeerUnavailable | UnknownBroker | InconsistentClusterId):
+    if isinstance(error, UNREACHABLE):
         return CoordinatorUnavailable(str(error))
     return error.with_traceback(None)
 

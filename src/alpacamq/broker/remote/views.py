@@ -31,7 +31,9 @@ log = get_logger(__name__)
 WATCH_MS: Final = 10_000
 CALL_MS: Final = 5000
 # How long a receive waits for the bounds of partitions that other brokers lead.
-ASK_MS: Final = 2000
+ASK_MS: Final = 1000
+# A leader that does not answer is not asked again for so long: others do not wait for it every time.
+SILENT_SECONDS: Final = 2.0
 MAX_WATCHED: Final = 10_000
 # Between two polls of one leader, so that many small appends are one change.
 PAUSE_SECONDS: Final = 0.002
@@ -188,6 +190,8 @@ class PartitionViews:
         self._polls: dict[BrokerId, _Poll] = {}
         self._changed = asyncio.Event()
         self._refreshes: dict[TopicId, asyncio.Task[bool]] = {}
+        # Until when leaders are not asked that did not answer.
+        self._silent: dict[BrokerId, float] = {}
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -269,19 +273,23 @@ class PartitionViews:
         return await asyncio.shield(running)
 
     async def _ask_leaders(self, views: Sequence[RemotePartition]) -> bool:
+        now = asyncio.get_running_loop().time()
         by_leader: dict[BrokerId, list[RemotePartition]] = {}
         for view in views:
-            if (leader := self._leader_of(view)) is not None and leader != self._node_id:
+            leader = self._leader_of(view)
+            if leader not in (None, self._node_id) and self._silent.get(leader, 0) <= now:
                 by_leader.setdefault(leader, []).append(view)
-        calls = [self._ask(leader, some, 0, ASK_MS) for leader, some in by_leader.items()]
-        advanced = False
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, AlpacaError):
-                log.debug("bounds_not_known", reason=str(outcome))
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            else:
-                advanced |= outcome
+        return any(await asyncio.gather(*(self._try_to_ask(*each) for each in by_leader.items())))
+
+    async def _try_to_ask(self, leader: BrokerId, views: Sequence[RemotePartition]) -> bool:
+        """Ask one leader now; false if it does not answer."""
+        try:
+            advanced = await self._ask(leader, views, 0, ASK_MS)
+        except AlpacaError as error:
+            log.info("bounds_not_known", leader=leader, reason=str(error))
+            self._silent[leader] = asyncio.get_running_loop().time() + SILENT_SECONDS
+            return False
+        self._silent.pop(leader, None)
         return advanced
 
     async def _ask(

@@ -15,7 +15,7 @@ from typing import Protocol
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.batch import FRAME_BYTES, HEADER_BYTES, read_header
-from alpacamq.model.errors import AlpacaError, CorruptBatch
+from alpacamq.model.errors import AlpacaError, CorruptBatch, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Buffer
 from alpacamq.protocol.error_codes import ErrorCode
@@ -282,8 +282,11 @@ class Following:
             stored.append_fetched(records, position.leader_epoch)
         except AlpacaError as error:
             self._failed(str(error))
+            if isinstance(error, StorageFailed):
+                self.partition.refusal = error.with_traceback(None)
         else:
             self._last_failure = ""
+            self.partition.refusal = None
         if stored.end_offset > before or stored.end_offset == end_offset:
             # After an error, too: the batches before the failure are in the log.
             core.appended(request_id, stored.end_offset)

@@ -266,6 +266,10 @@ class StateMachineHost(Generic[M]):
         if self._running is not None:
             self._running.cancel()
 
+    def reload(self, reason: str) -> None:
+        """Discard the machine and load it again."""
+        self._fail(CoordinatorUnavailable(reason))
+
     def wake(self) -> None:
         """Recompute the time to sleep, because the clock was set."""
         self._changed.set()

@@ -62,7 +62,9 @@ async function browse(view, topic, wanted, form, found) {
   try {
     const described = await get(path`/topics/${topic}`, {}, view.signal);
     show(form, controls(topic, wanted, described.partitions));
-    const page = await read(topic, wanted, described.partitions, view.signal);
+    // The leaders of the others do not answer.
+    const readable = described.partitions.filter((part) => part.end_offset !== null);
+    const page = await read(topic, wanted, readable, view.signal);
     if (view.signal.aborted) return;
     show(found, drawn(view, topic, wanted, page));
     found.removeAttribute("aria-busy");
@@ -76,7 +78,7 @@ async function browse(view, topic, wanted, form, found) {
 /** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
   const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
-  if (!parts.length) throw new Error(`there is no partition ${wanted.partition}`);
+  if (!parts.length) throw new Error(wanted.partition === "" ? "no leader of a partition answers" : `partition ${wanted.partition} cannot be read`);
   if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
   const share = Math.ceil(PAGE / parts.length);
   let starts;
