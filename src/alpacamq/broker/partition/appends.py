@@ -1,6 +1,6 @@
 """Batches on their way into a partition, and what their producers wait for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 
 from alpacamq.broker.tracing.partition import ProduceTrace
@@ -43,12 +43,16 @@ class Append:
         self.outcome: Appended | AlpacaError | None = None
 
 
-def record_outcomes(appends: Iterable[Append]) -> None:
-    """Record the outcome of batches in their traces, before it becomes visible."""
+def record_outcomes(appends: Iterable[Append], in_sync: Collection[int] = ()) -> None:
+    """Record the outcome of batches in their traces, before it becomes visible.
+
+    `in_sync` are the replicas that have them, if there are several.
+    """
     for append in appends:
         if append.trace is not None:
             outcome = append.outcome
             if isinstance(outcome, Appended) and not outcome.duplicate:
+                append.trace.replicated(in_sync)
                 append.trace.persisted(outcome.base_offset, outcome.next_offset)
             else:
                 append.trace.refused()

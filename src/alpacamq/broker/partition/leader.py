@@ -448,7 +448,7 @@ class Partition:
                 session.watermark_changed(self)
         if ready := replicated.take_replicated():
             if self.traces is not None:
-                record_outcomes(ready)
+                record_outcomes(ready, self._isr)
             for append in ready:
                 append.done()
 
@@ -646,6 +646,8 @@ class Partition:
         elif self._replicated is not None:
             if self._awaiting_flush:
                 self._flushes.now(self)
+            if self.traces is not None:
+                self._replicated.note_flushed(log.flushed_offset)
             if self._replicated.core.flushed(log.flushed_offset):
                 self._progress(self._replicated)
         elif self._awaiting_flush:

@@ -30,13 +30,15 @@ class _Waiting(NamedTuple):
 class Replicated:
     """The core of a led partition in one leader epoch, and the appends that wait for it."""
 
-    __slots__ = ("_timer", "_waiting", "core")
+    __slots__ = ("_has_traced", "_timer", "_waiting", "core")
 
     def __init__(self, core: PartitionLeader) -> None:
         self.core = core
         # In ascending order of offsets.
         self._waiting: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        # Whether one of them may have a trace that does not know yet when it was flushed.
+        self._has_traced = False
 
     def admit(self, appends: Sequence[Append]) -> Sequence[Append]:
         """Refuse what requires more replicas than there are in sync; return the rest."""
@@ -57,7 +59,19 @@ class Replicated:
         if append.timeout_ms is not None:
             deadline = asyncio.get_running_loop().time() + append.timeout_ms / 1000
             self._plan(deadline)
+        self._has_traced |= append.trace is not None
         self._waiting.append(_Waiting(end_offset, append, deadline))
+
+    def note_flushed(self, offset: int) -> None:
+        """Note in traces that everything before `offset` is on this broker's disk."""
+        if not self._has_traced:
+            return
+        for waiting in self._waiting:
+            if waiting.end_offset > offset:
+                return
+            if waiting.append.trace is not None:
+                waiting.append.trace.flushed()
+        self._has_traced = False
 
     def take_replicated(self) -> list[Append]:
         """Remove and return the appends whose wait is over; too few replicas in sync end it with an error."""

@@ -39,7 +39,7 @@ MAX_KEY_CHARS = 128
 class ProduceTrace:
     """A produced batch whose messages may be sampled, which is decided when it has its offsets."""
 
-    __slots__ = ("_api", "_client", "_received_us", "_traces")
+    __slots__ = ("_api", "_client", "_flushed_us", "_in_sync", "_received_us", "_traces")
 
     def __init__(
         self, traces: "PartitionTraces", api: ClientApi, client: str | None, received_us: int | None = None
@@ -48,6 +48,16 @@ class ProduceTrace:
         self._api = api
         self._client = client
         self._received_us = received_us or now_us()
+        self._flushed_us = 0
+        self._in_sync = ""
+
+    def flushed(self) -> None:
+        """Note that the batch is on the leader's disk, and waits for other replicas."""
+        self._flushed_us = self._flushed_us or now_us()
+
+    def replicated(self, in_sync: Iterable[int]) -> None:
+        """Note that these replicas have the batch; `persisted` follows."""
+        self._in_sync = ", ".join(map(str, sorted(in_sync)))
 
     def persisted(self, base_offset: int, next_offset: int) -> None:
         """Record a batch that is durable at these offsets; readers see it next."""
@@ -73,9 +83,14 @@ class ProduceTrace:
         for step, when_us, attributes in (
             (Step.RECEIVED, self._received_us, received),
             (Step.PARTITIONED, self._received_us, {}),
-            (Step.PERSISTED, at_us, {"topic_id": traces.topic_tag}),
+            (Step.PERSISTED, self._flushed_us or at_us, {"topic_id": traces.topic_tag}),
         ):
             traces.record_produce(step, context, parent_span_id, offset, when_us, self._api, attributes)
+        if self._in_sync:
+            attributes = {"in_sync": self._in_sync}
+            traces.record_produce(
+                Step.REPLICATED, context, parent_span_id, offset, at_us, self._api, attributes
+            )
 
 
 class TracedProduce(ProduceTrace):

@@ -25,6 +25,7 @@ class Step(StrEnum):
     RECEIVED = "publish.received"
     PARTITIONED = "publish.partitioned"
     PERSISTED = "publish.persisted"
+    REPLICATED = "publish.replicated"
     FETCHED = "consume.fetched"
     ACKED = "consume.acked"
     NACKED = "consume.nacked"
@@ -89,6 +90,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _STATUS_AFTER: Mapping[str, Status] = {
     Step.RECEIVED: Status.PUBLISHED,
     Step.PERSISTED: Status.PUBLISHED,
+    Step.REPLICATED: Status.PUBLISHED,
     Step.ACKED: Status.ACKED,
     Step.NACKED: Status.PUBLISHED,
     Step.REJECTED: Status.PUBLISHED,

@@ -104,6 +104,7 @@ _OPERATIONS: Mapping[str, tuple[str, str]] = {
     Step.RECEIVED: ("send", "publish"),
     Step.PARTITIONED: ("send", "publish"),
     Step.PERSISTED: ("send", "publish"),
+    Step.REPLICATED: ("send", "publish"),
     Step.FETCHED: ("receive", "receive"),
     Step.ACKED: ("settle", "ack"),
     Step.NACKED: ("settle", "nack"),
