@@ -241,6 +241,22 @@ class DelayLogs:
         """Return the reply to one of DELAY_REQUESTS, from the broker that has the log."""
         return await self._machines.ask(request)
 
+    async def schedule_here(self, requests: Sequence[Schedule]) -> list[int]:
+        """Schedule messages in one log on this broker; return their offsets once they are on disk.
+
+        The requests are handled in this order, whether or not one has to wait for the disk.
+        """
+        host = await self._machines.host_of(requests[0].routing_key)
+        await self._producer_ids.replenish()  # the machine may need one
+        await host.loaded()
+        self.check_room(sum(len(request.messages) for request in requests))
+        offsets: list[int] = []
+        for answer in await asyncio.gather(*map(host.submit, requests)):
+            if isinstance(answer, AlpacaError):
+                raise answer.with_traceback(None)
+            offsets += answer
+        return offsets
+
     async def pending_counts(self) -> list[PendingCounts]:
         """Count the pending messages of every log, on whatever broker, that can be loaded."""
         return await self._machines.ask_all(CountPending())

@@ -272,12 +272,12 @@ class Delays:
         if source is not None:
             portions = [source._replace(portion=portion) for portion in range(len(parts))]
         if self._lanes is None:
-            # All at once: they are handled in this order, and fail together.
-            calls = (
-                self._logs.ask(Schedule(messages=part, source=portion))
-                for part, portion in zip(parts, portions, strict=True)
+            return await self._logs.schedule_here(
+                [
+                    Schedule(messages=part, source=portion)
+                    for part, portion in zip(parts, portions, strict=True)
+                ]
             )
-            return [offset for some in await asyncio.gather(*calls) for offset in some]
         if source is not None:
             return await self._schedule_in_turn(parts, portions)
         async with self._lanes.take(len(parts), self._clock.now_ms()) as sources:
