@@ -328,6 +328,24 @@ async def test_dead_letters_go_to_a_topic_of_another_broker_and_back(tmp_path: P
         assert sorted(value for value in values(again) if value is not None) == messages
 
 
+async def test_each_dead_letter_is_stored_once_when_the_leader_of_its_topic_dies(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=3, replication_factor=3)
+        await cluster.create("orders.dlq", partitions=3, replication_factor=3)
+        messages = sorted(b"%d" % number for number in range(60))
+        host = await broker_of(cluster, QUEUE)
+        await filled(host, *messages)
+        deliveries = await received(host, 60, QUEUE, visibility_ms=60_000)
+        index = next(each for each in range(3) if cluster.leader_of("orders.dlq", each) is not host)
+        rejecting = asyncio.gather(*(settle(host, Action.REJECT, each) for each in deliveries))
+        await cluster.kill(cluster.leader_id("orders.dlq", index))
+        assert await rejecting == [[None]] * 60
+        dead = QueueId("queue", "orders.dlq")
+        letters = await received(host, 60, dead, visibility_ms=60_000)
+        assert sorted(value for value in values(letters) if value is not None) == messages
+        assert await host.queues.receive(dead, wait_ms=300) == []
+
+
 def fifo(value: bytes, deduplication_id: str, group: bytes = b"g") -> FifoMessage:
     return FifoMessage(message=Message(value=value, key=group), deduplication_id=deduplication_id)
 
