@@ -58,6 +58,7 @@ CONFIGURED_AT_ONCE = 50
 MAX_CONFIGS = 10_000
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
+NO_CONTACT = "the controller does not answer this broker, and may have elected another leader"
 STOPPING = "the broker is stopping, and not all partitions have been recovered"
 
 
@@ -208,7 +209,7 @@ class Topics:
             reason = f"{text} is led by broker {state.leader}"
             return NotLeader(reason, state.leader, state.leader_epoch)
         if not self._has_contact():
-            return _without_contact(text)
+            return LeaderNotAvailable(f"{text}: {NO_CONTACT}")
         return PartitionNotReady(f"{text} is being {'recovered' if self._loading else 'opened'}")
 
     def find_replicated(self, key: bytes, index: int) -> Partition | None:
@@ -733,4 +734,4 @@ class Topics:
 
 
 def _without_contact(partition: str) -> NotLeader:
-    return NotLeader(f"{partition}: the controller does not answer this broker, and may have elected another")
+    return NotLeader(f"{partition}: {NO_CONTACT}")

@@ -1,6 +1,7 @@
 """Queues of three brokers, through any of them."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,18 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.dlq.redrive import RedriveTask
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queue.fifo import DeduplicationScope, FifoMessage, FifoPublished
 from alpacamq.broker.queue.service import Delivery
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import GroupIdNotFound, InvalidRequest, StaleReceipt
+from alpacamq.model.errors import (
+    DamagedLog,
+    GroupIdNotFound,
+    InvalidRequest,
+    PartitionNotReady,
+    StaleReceipt,
+)
 from alpacamq.model.topics import QUEUES_TOPIC
 from alpacamq.queues.messages import Action, DescribeRequest, QueueId, Start
 from tests.broker.open_brokers import eventually, sent
@@ -244,6 +252,31 @@ async def test_only_the_leader_of_a_partition_says_where_it_ends(tmp_path: Path)
             for node_id, broker in cluster.brokers.items()
         }
         assert ends == {node_id: 2 if node_id == leader else None for node_id in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(("factor", "is_discarded"), [(1, True), (3, False)])
+async def test_damage_is_skipped_only_where_no_other_replica_has_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: int, is_discarded: bool
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1, replication_factor=factor)
+        for value in (b"a", b"b"):
+            await sent(cluster[1], "orders", value)
+        read = Partition.read
+
+        def damaged(self: Partition, offset: int, *arguments: Any, **options: Any) -> Any:
+            if self.identity.topic == "orders" and self.is_leading and offset == 0:
+                raise DamagedLog(Path("segment"), 0, "flipped bits", (0, 1))
+            return read(self, offset, *arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "read", damaged)
+            for broker in cluster.brokers.values():
+                with suppress(PartitionNotReady):
+                    for delivery in await broker.queues.receive(ORDERS, wait_ms=200):
+                        assert await settle(broker, Action.RELEASE, delivery) == [None]
+        found = values(await received(cluster[1], 1 if is_discarded else 2))
+        assert found == ([b"b"] if is_discarded else [b"a", b"b"])
 
 
 async def test_a_queue_forgets_what_the_only_replica_of_a_partition_has_lost(tmp_path: Path) -> None:

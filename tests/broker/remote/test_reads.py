@@ -12,6 +12,7 @@ from alpacamq.broker.remote import reads as module
 from alpacamq.broker.remote.read_values import Bounds, FetchedBatches, ReadBounds
 from alpacamq.cluster.commands import CreateTopic
 from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.log.reader import TimestampOffset
 from alpacamq.model.batch import TRANSACTIONAL
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import (
@@ -303,3 +304,59 @@ async def test_committed_reads_of_a_follower_end_before_open_and_without_aborted
         assert [record.value for record in page.records] == [b"plain", b"committed"]
         page = (await node.reads.read_page(place(), 0, ALL, committed=False)).page
         assert [record.value for record in page.records][-2:] == [b"open", b"behind"]
+
+
+async def test_the_first_record_since_a_timestamp_is_found_in_all_partitions(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2, 3) as cluster:
+        spread(cluster, 1, 2, 3)
+        for index in range(3):
+            leader = await cluster.leader(index)
+            for timestamp_ms in range(0, 500, 100):
+                await staged(leader, write_batch([Record(0, timestamp_ms + index, None, b"v")]))
+        for node in cluster.nodes.values():
+            places = [place(index) for index in range(3)]
+            found = await node.reads.offsets_for_timestamp(places, 201)
+            assert [each.offset for each in found if isinstance(each, TimestampOffset)] == [3, 2, 2]
+            latest = await node.reads.offset_for_timestamp(place(1), 10_000)
+            assert latest is None
+
+
+async def test_records_are_deleted_and_flushed_at_the_leader(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        spread(cluster, 2)
+        await filled(cluster, 5)
+        reads, leader = cluster.nodes[1].reads, await cluster.leader()
+        assert await reads.flush(place()) == 5
+        assert leader.log.flushed_offset == 5
+        assert (await reads.delete_before(place(), 3)).start_offset == leader.start_offset == 3
+        with pytest.raises(OffsetOutOfRange):
+            await reads.delete_before(place(), 6)
+        assert (await reads.delete_before(place(), -1)).messages == 0
+
+
+async def test_a_reply_is_no_larger_than_a_frame_allows(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        spread(cluster, 2)
+        value = bytes(900_000)
+        for _ in range(20):
+            await produce(await cluster.leader(), value)
+        unlimited = Limits(records=10**9, size_bytes=10**12, before_offset=INT64_MAX)
+        found = await cluster.nodes[1].reads.read_page(place(), 0, unlimited, committed=True)
+        assert 10 < len(found.page.records) < 20
+        fetched = await cluster.nodes[1].reads.read_batches(place(), 0, 10**12, committed=True)
+        assert 10 * len(value) < len(fetched.data) <= module.MAX_READ_BYTES
+
+
+async def test_a_lost_connection_does_not_end_a_wait(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        spread(cluster, 2)
+        leader = await cluster.leader()
+        read = cluster.nodes[1].reads.read_batches(place(), 0, 1, committed=True, wait_ms=60_000)
+        waiting = asyncio.ensure_future(read)
+        await until(lambda: leader._watchers, "a reader that waits")
+        for connection in list(cluster.nodes[2].listener._served):
+            connection.close("by the test")
+        await until(lambda: not leader._watchers, "the end of the first call")
+        await produce(leader, b"a")
+        async with asyncio.timeout(SOON_SECONDS):
+            assert values_of(await waiting) == [b"a"]

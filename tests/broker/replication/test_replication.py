@@ -13,6 +13,7 @@ from alpacamq.cluster.commands import AlterPartitions, IsrMember, IsrProposal
 from alpacamq.model.batch import stamp_producer
 from alpacamq.model.errors import (
     DamagedLog,
+    LeaderNotAvailable,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
@@ -504,7 +505,10 @@ async def test_a_leader_without_contact_to_the_controller_acknowledges_nothing(t
             with pytest.raises(NotLeader, match="the controller does not answer"):
                 await refused
         assert first.topics.find(TOPIC.encode(), 0) is None
-        assert "the controller does not answer" in str(first.topics.absence(TOPIC.encode(), 0))
+        # No hint of a leader: this broker would name itself.
+        absence = first.topics.absence(TOPIC.encode(), 0)
+        assert isinstance(absence, LeaderNotAvailable)
+        assert "the controller does not answer" in str(absence)
         # It goes on in the same epoch: nobody else was elected. Followers have fetched meanwhile.
         await heard_of(leader, 2, 2)
         epoch = cluster.state().leader_epoch
@@ -566,3 +570,35 @@ async def test_an_outcome_that_comes_while_a_leader_has_no_contact_is_not_forgot
         await heard_of(leader, 2, 1)
         assert not waiting.done()
         assert leader.high_watermark == 0
+
+
+# Readers and counters.
+
+
+async def test_readers_of_a_follower_are_woken_when_its_watermark_advances(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        follower = cluster.nodes[2].partition()
+        await until(lambda: follower.high_watermark == 1, "the watermark")
+        woken: list[int] = []
+        follower.watch("reader", woken.append)
+        await produce(leader, b"b")
+        await until(lambda: woken, "a reader that is woken")
+        assert follower.high_watermark == 2
+
+
+async def test_messages_are_counted_by_the_broker_that_led_when_they_were_written(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        for number in range(3):
+            await produce(await cluster.leader(), b"%d" % number)
+        await until(lambda: cluster.nodes[2].partition().high_watermark == 3, "the watermark")
+        cluster.reassign(2, 1)
+        cluster.elect_preferred()
+        assert (await cluster.leader()) is cluster.nodes[2].partition()
+        await produce(await cluster.leader(), b"3")
+        await until(lambda: cluster.nodes[1].partition().high_watermark == 4, "the watermark")
+        counted = [cluster.nodes[node].partition().written_messages for node in (1, 2)]
+        assert counted == [3, 1]

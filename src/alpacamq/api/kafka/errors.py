@@ -36,7 +36,8 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     e.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     e.NotController: ErrorCode.NOT_CONTROLLER,
-    e.LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
+    # As Kafka does outside of Metadata: its consumer does not expect LEADER_NOT_AVAILABLE from a fetch.
+    e.LeaderNotAvailable: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     e.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     e.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

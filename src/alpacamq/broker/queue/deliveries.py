@@ -13,7 +13,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.broker.read.block_cache import Block, StoredBlocks
-from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition, is_only_copy
 from alpacamq.model.errors import (
     DamagedLog,
     InvalidGroupId,
@@ -162,18 +162,19 @@ class QueueReader:
         return records
 
     async def _block(self, partition: AnyPartition, offset: int) -> Block | None:
+        # As it was before the read: what becomes visible meanwhile is not missing.
+        is_visible = isinstance(partition, RemotePartition) or offset < partition.high_watermark
         try:
             block = await self._loaded(partition, offset)
         except OffsetOutOfRange:
             if await self._is_before_start(partition, offset):
                 return None
         except DamagedLog:
-            return None
-        else:
-            if block is not None or isinstance(partition, RemotePartition):
-                return block
-            if offset < partition.high_watermark:
+            if is_only_copy(partition):
                 return None
+        else:
+            if block is not None or is_visible:
+                return block
         raise PartitionNotReady(f"offset {offset} of {partition.identity} cannot be read yet")
 
     async def _is_before_start(self, partition: AnyPartition, offset: int) -> bool:

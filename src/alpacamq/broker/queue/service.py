@@ -15,7 +15,13 @@ from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.dead_letters import dead_letter_topic
-from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt, UnknownTopic
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidRequest,
+    PartitionNotReady,
+    StaleReceipt,
+    UnknownTopic,
+)
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS, Topic, TopicConfig
@@ -47,6 +53,8 @@ __all__ = ["Delivery", "FailureCause", "Queues", "Receipted", "RedriveTask"]
 
 # A receive that does not wait still skips expired messages for this long.
 _SKIP_SECONDS = 2.0
+# When a receive tries again whose messages could not be read.
+_UNREADABLE_SECONDS = 0.05
 # When a receive finds only expired messages, it leases this many at once to skip them.
 _SKIPPED_AT_ONCE = 500
 
@@ -121,7 +129,14 @@ class Queues:
             reply = await self._host.lease(request)
             is_late = spent_ms >= max(wait_ms, _SKIP_SECONDS * 1000)
             if reply.messages:
-                deliveries = await self._delivered(queue, reply, max_messages, max_bytes)
+                try:
+                    deliveries = await self._delivered(queue, reply, max_messages, max_bytes)
+                except PartitionNotReady:
+                    # Its leader has changed, and does not know yet what is committed.
+                    if is_late:
+                        raise
+                    await asyncio.sleep(_UNREADABLE_SECONDS)
+                    continue
                 if deliveries and self._host.traces is not None:
                     self._host.traces.delivered(queue, deliveries, Origin(api, consumer))
                 if deliveries or is_late:

@@ -9,7 +9,7 @@ from time import thread_time
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
-from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
+from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition, is_only_copy
 from alpacamq.broker.topics import Topics
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, DamagedLog, PartitionNotReady
@@ -150,7 +150,7 @@ class BacklogScans:
                 if part is not None:
                     outline, _ = await in_thread(self._executor, part, scan, partition, part, offset, ())
         except DamagedLog as error:
-            if error.offsets is None:
+            if error.offsets is None or not is_only_copy(partition):
                 self.report(partition, error)
             else:
                 self.report_damage(partition, error)
@@ -239,7 +239,7 @@ class BacklogScans:
         try:
             await self._blocks.load(partition, max(offset, start_offset), stable_offset)
         except DamagedLog as error:
-            if error.offsets is None:
+            if error.offsets is None or not is_only_copy(partition):
                 raise
             self.report_damage(partition, error)
             skipped = Outline((), max(offset, start_offset, min(error.offsets[1], stable_offset)))
@@ -406,7 +406,7 @@ class BacklogReader:
         try:
             block = self._blocks.load_now(partition, offset, stable_offset)
         except DamagedLog as error:
-            if error.offsets is None:
+            if error.offsets is None or not is_only_copy(partition):
                 raise
             self._scans.report_damage(partition, error)
             return Outline((), max(offset, min(error.offsets[1], stable_offset)))

@@ -19,7 +19,7 @@ from alpacamq.broker.remote.views import AnyPartition, RemotePartition
 from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, read_header
 from alpacamq.model.compression import TooMuchData
 from alpacamq.model.control import CommittedFilter
-from alpacamq.model.errors import CorruptBatch, DamagedLog, PartitionNotReady, StorageFailed
+from alpacamq.model.errors import AlpacaError, CorruptBatch, DamagedLog, PartitionNotReady, StorageFailed
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
@@ -341,7 +341,13 @@ class StoredBlocks:
         if stored is None:
             return None
         limit_offset = min(limit_offset, stored.last_stable_offset)
-        if (part := stored.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
+        try:
+            part = stored.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)
+        except AlpacaError:
+            if stored is partition:
+                raise
+            return None  # the leader has it
+        if part is None:
             return None
         try:
             if not part.verified or part.length > _READ_ON_LOOP_BYTES:
@@ -362,9 +368,18 @@ class StoredBlocks:
         broker leads the partition and does not know of records at `offset` yet.
         """
         stored = _stored_here(partition, offset)
-        if stored is None:
-            assert isinstance(partition, RemotePartition)
-            return await self._fetch(partition, offset)
+        if isinstance(partition, RemotePartition):
+            block = None
+            if stored is not None:
+                with suppress(AlpacaError):  # the leader has what this replica has lost
+                    block = await self._load(partition, stored, offset, limit_offset)
+            return block or await self._fetch(partition, offset)
+        return await self._load(partition, partition, offset, limit_offset)
+
+    async def _load(
+        self, partition: AnyPartition, stored: Partition, offset: int, limit_offset: int
+    ) -> Block | None:
+        """Load a block from a replica of this broker."""
         limit_offset = min(limit_offset, stored.last_stable_offset)
         part = await verified_read(stored, offset, BLOCK_BYTES, limit_offset, self._executor)
         if part is None:

@@ -27,6 +27,7 @@ from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidRequest,
+    OffsetOutOfRange,
     PartitionNotReady,
 )
 from alpacamq.model.ids import BrokerId
@@ -58,6 +59,8 @@ T = TypeVar("T")
 
 # Bytes that one read returns at most, unless its first batch or record is larger.
 MAX_READ_BYTES: Final = 16 << 20
+# Records that one read returns at most.
+MAX_READ_RECORDS: Final = 100_000
 # How long a search by timestamp may take at a leader: it may read much.
 SEARCH_MS: Final = 10_000
 COMPACTION_MS: Final = 600_000
@@ -297,10 +300,7 @@ class RemoteReads:
         A long range without visible records ends the page, which is empty then and has a later offset.
         With a `reader` the leader reads: it has the traces.
         """
-        if limits.size_bytes > MAX_READ_BYTES:
-            limits = Limits(
-                records=limits.records, size_bytes=MAX_READ_BYTES, before_offset=limits.before_offset
-            )
+        limits = _capped(limits)
         if not wait_ms and (partition := self._leaders.led(place)) is not None:
             return await self._traced_page(partition, offset, limits, committed=committed, reader=reader)
         if reader is None and (replica := self._follower(place, offset, committed=committed)) is not None:
@@ -485,11 +485,17 @@ class RemoteReads:
         return CompactedSize(await self._compact(partition), before_bytes, partition.size_bytes)
 
     async def _flush(self, partition: Partition, offset: int | None) -> int:
-        await partition.flush_to(partition.end_offset if offset is None else offset)
+        end_offset = partition.end_offset
+        if offset is not None and offset > end_offset:
+            raise OffsetOutOfRange(f"{partition.identity} ends at {end_offset}, before {offset}")
+        await partition.flush_to(end_offset if offset is None else offset)
         return partition.log.flushed_offset
 
     async def _delete(self, partition: Partition, offset: int) -> Bounds:
-        offset = partition.high_watermark if offset == -1 else offset
+        high_watermark = partition.high_watermark
+        offset = high_watermark if offset == -1 else offset
+        if not 0 <= offset <= high_watermark:
+            raise OffsetOutOfRange(f"{partition.identity} is readable up to {high_watermark}, not {offset}")
         await delete_before(partition, offset, self._executor)
         return bounds_of(partition)
 
@@ -520,7 +526,7 @@ class RemoteReads:
         return await self._led_page(
             request.place,
             request.offset,
-            request.limits,
+            _capped(request.limits),
             committed=request.committed,
             wait_ms=request.wait_ms,
             reader=request.reader,
@@ -609,6 +615,17 @@ class RemoteReads:
                 if self._leaders.led(place) is not partition:
                     raise self._leaders.absence(place)
         return found
+
+
+def _capped(limits: Limits) -> Limits:
+    """Return limits that fit into one reply."""
+    if limits.size_bytes <= MAX_READ_BYTES and limits.records <= MAX_READ_RECORDS:
+        return limits
+    return Limits(
+        records=min(limits.records, MAX_READ_RECORDS),
+        size_bytes=min(limits.size_bytes, MAX_READ_BYTES),
+        before_offset=limits.before_offset,
+    )
 
 
 def _is_beyond(partition: Partition, offset: int, *, committed: bool) -> bool:

@@ -125,14 +125,13 @@ class LeaderCalls:
         """Return the broker to ask, this one or another. Raises why there is none."""
         if self.led(place) is not None:
             return self.node_id
-        absence = self.absence(place)
-        if self._peers is None or not isinstance(absence, NotLeader):
-            raise absence
-        assert absence.leader is not None
+        state = self.topics.image.partition(place)
+        if self._peers is None or state is None or state.leader in (None, self.node_id):
+            raise self.absence(place)
         hint = retries.hints.get(place)
-        if hint is not None and hint.leader_epoch > absence.leader_epoch:
+        if hint is not None and hint.leader_epoch > state.leader_epoch:
             return hint.leader
-        return BrokerId(absence.leader)
+        return BrokerId(state.leader)
 
     def _may_retry(self, place: PartitionId, error: AlpacaError, retries: Retries) -> bool:
         """Whether to look for a leader again: there is one to be found, and time left."""

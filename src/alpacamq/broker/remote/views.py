@@ -123,12 +123,16 @@ class RemotePartition:
         replica = self.replica
         return replica if replica is not None and covers(replica, offset, committed=True) else None
 
-    async def read(self, offset: int, max_bytes: int, *, committed: bool = True) -> FetchedBatches:
-        """Read whole batches from the one with `offset` on, here or at the leader.
+    @property
+    def replica_count(self) -> int:
+        state = self._topics.image.partition(self.place)
+        return 0 if state is None else len(state.replicas)
 
-        Raises PartitionNotReady if the leader does not know yet whether a record is committed.
-        """
-        found = await self._reads.read_batches(self.place, offset, max_bytes, committed=committed)
+    async def read(self, offset: int, max_bytes: int, *, committed: bool = True) -> FetchedBatches:
+        """Read whole batches from the one with `offset` on, at the leader."""
+        found = await self._reads.read_batches(
+            self.place, offset, max_bytes, committed=committed, may_follow=False
+        )
         self.learn(found.bounds)
         return found
 
@@ -162,6 +166,13 @@ class RemotePartition:
 
 
 AnyPartition = Partition | RemotePartition
+
+
+def is_only_copy(partition: AnyPartition) -> bool:
+    """Whether damaged records are lost: no other replica has them."""
+    if isinstance(partition, RemotePartition):
+        return partition.replica_count <= 1
+    return len(partition.replicas) <= 1
 
 
 class _Poll:
