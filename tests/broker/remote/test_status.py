@@ -108,7 +108,8 @@ async def test_replicas_are_reassigned_and_preferred_leaders_elected(tmp_path: P
         wanted = [Reassignment("orders", 0, (3, 1)), Reassignment("orders", 9, (1,))]
         results = await reassign(metadata, wanted)
         assert [result.failure is None for result in results] == [True, False]
-        await cluster.until(lambda: cluster.state("orders").replicas == (3, 1), "the partition has moved")
+        await cluster.until(lambda: cluster.state("orders").isr == (3, 1), "the new replicas are in sync")
+        assert not cluster.state("orders").is_moving
         await elect_all(metadata, ElectionKind.PREFERRED)
         await cluster.until(lambda: cluster.state("orders").leader == 3, "the preferred replica leads")
 
