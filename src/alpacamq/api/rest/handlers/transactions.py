@@ -60,7 +60,8 @@ from .publishing import (
 
 TransactionalIdText = Annotated[str, Meta(min_length=1, max_length=255)]
 ProducerIdNumber = Annotated[int, Meta(ge=0, le=INT64_MAX)]
-EpochNumber = Annotated[int, Meta(ge=0, le=32767)]
+# The largest epoch is reserved for the broker; no producer is given it.
+EpochNumber = Annotated[int, Meta(ge=0, le=32766)]
 
 
 class NewProducer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
