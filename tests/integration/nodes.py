@@ -25,7 +25,6 @@ def free_ports(count: int) -> list[int]:
         while len(ports) < count:
             port = SystemRandom().randrange(12_000, 32_000)
             probe = stack.enter_context(socket.socket())
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 ports.append(port)
