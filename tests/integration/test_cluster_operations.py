@@ -135,7 +135,7 @@ def test_a_node_without_a_majority_says_so_and_is_not_ready(tmp_path: Path) -> N
         def is_unready() -> bool:
             answer = httpx.get(f"http://{left.http}/readyz", timeout=30)
             detail = answer.json()["checks"]["cluster"].get("detail", "")
-            return answer.status_code == 503 and "no answer of the controller" in detail
+            return answer.status_code == 503 and "no answer from the controller" in detail
 
         eventually(is_unready, within_s=60, what="the node is not ready")
         status = Command(left.kafka, left.http).json("cluster", "status")

@@ -263,12 +263,9 @@ def test_leases_and_acknowledgements_survive_kill_9_of_the_node_of_the_queue(nod
     killed.kill()
     killed_at = time.monotonic()
     seen: dict[str, int] = {}
-    first_s = None
     while len(seen) < 150 and time.monotonic() < killed_at + SOON_S:
         for node in others:
             messages = poll(node, "orders", visibility_ms=60_000)
-            if messages and first_s is None:
-                first_s = time.monotonic() - killed_at
             for message in messages:
                 assert message["value"] not in seen
                 seen[message["value"]] = message["delivery_count"]
@@ -277,8 +274,6 @@ def test_leases_and_acknowledgements_survive_kill_9_of_the_node_of_the_queue(nod
     assert not acked & seen.keys()
     assert acked | seen.keys() == everything
     assert {value for value, count in seen.items() if count > 1} == leased
-    assert first_s is not None
-    assert first_s < 15
     assert poll(others[0], "orders", wait_ms=0) == []
     killed.start()
     killed.wait_until_ready(2)

@@ -20,7 +20,7 @@ from alpacamq.model.ids import BrokerId
 from .metadata.metadata import Metadata
 
 # How often to look whether a vote was removed, where the reply was lost with the controller that gave it up.
-_LOOKS = 100
+_ATTEMPTS = 100
 _PAUSE_SECONDS = 0.1
 
 
@@ -57,7 +57,7 @@ async def reassign(metadata: Metadata, reassignments: Sequence[Reassignment]) ->
 
 
 async def remove_node(metadata: Metadata, node_id: BrokerId, *, is_forced: bool = False) -> None:
-    """Give up the vote of a node and unregister its broker. It is drained and stopped before.
+    """Give up the vote of a node and unregister its broker. The node must be drained and stopped first.
 
     With `is_forced` it may still have replicas, as long as none of them is the only complete one: for a node
     that is lost, where no other can take its replicas.
@@ -87,7 +87,7 @@ async def remove_vote(metadata: Metadata, node_id: BrokerId) -> None:
         await metadata.ask(RemoveVoter(node_id=node_id, directory_id=voter.directory))
     except (NotController, RequestTimedOut):
         # The controller resigns when it has given up its vote.
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             if voter not in metadata.quorum.voters and metadata.controller_id is not None:
                 return
             await asyncio.sleep(_PAUSE_SECONDS)

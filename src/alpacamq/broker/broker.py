@@ -58,12 +58,13 @@ from .queue.service import Queues
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
 from .remote.history import RemoteHistory
-from .remote.progress import RemoteProgress
+from .remote.progress import ProducerSequences
 from .remote.reads import RemoteReads
 from .remote.routing import LeaderCalls, OtherBrokers
 from .remote.shards import ShardCalls
 from .remote.status import ClusterStatus
 from .remote.traces import RemoteTraces
+from .remote.transactional_appends import TransactionalAppends
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
@@ -73,7 +74,6 @@ from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
-from .transactional_appends import TransactionalAppends
 from .transactions import Transactions
 
 log = get_logger(__name__)
@@ -332,7 +332,7 @@ class Broker:
             shards=shards,
         )
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
-        progress = RemoteProgress(leaders)
+        progress = ProducerSequences(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
             replace(resources, clock=self.time),
@@ -666,7 +666,11 @@ class Broker:
                 log.warning("recovery", partition=str(identity), note=note)
         self._strays = sorted(set(self._directory.partition_names()) - known)
         # Alone, it may be the metadata that is wrong.
-        fate = "it is left alone" if self.member is None else "it is deleted later if the cluster agrees"
+        fate = (
+            "it is left alone"
+            if self.member is None
+            else "it is deleted later if the cluster's metadata does not place it here"
+        )
         for name in self._strays:
             log.warning("stray_partition_directory", name=name, hint=f"no topic owns it; {fate}")
         log.info(

@@ -142,11 +142,13 @@ def cluster(broker: Broker) -> Check:
         return passing()
     registration = broker.registration
     if not registration.has_contact():
-        return failing(f"no answer of the controller ({_controller(broker)}); other nodes may lead by now")
+        return failing(f"no answer from the controller ({_controller(broker)}); other nodes may lead by now")
     if registration.last_reply is None or registration.last_reply.is_fenced:
         return failing(f"fenced by the controller ({_controller(broker)})")
     if broker.metadata.controller_id is None:
-        return degraded("no controller is elected; leaders go on, and topics cannot be changed")
+        return degraded(
+            "no controller is elected; leaders continue for cluster.dead_ms, topics cannot be changed"
+        )
     return passing()
 
 

@@ -31,9 +31,9 @@ from .partition.appends import Append
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
 from .remote.appends import Placed, RemoteAppends, placed
+from .remote.transactional_appends import TransactionalAppends, TransactionalProducer
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
-from .transactional_appends import TransactionalAppends, TransactionalProducer
 
 # Upper bound of a record's size beside key, value and headers: lengths, deltas, counts.
 _RECORD_BYTES = 48

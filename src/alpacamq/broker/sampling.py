@@ -85,7 +85,7 @@ class GroupLags:
             for each in partitions
             if topics.exists(each.topic.encode(), each.partition)
         }
-        bounds = await self._reads.bounds(list(places.values()), patience_ms=0)
+        bounds = await self._reads.bounds(list(places.values()), retry_ms=0)
         return {
             partition: found.high_watermark
             for partition, found in zip(places, bounds, strict=True)

@@ -151,7 +151,7 @@ class Transactions:
         return await self._machines.ask(request)
 
     async def ask_here(self, request: TransactionRequest[R]) -> R:
-        """Do the same, but raise NotCoordinator if the coordinator is on another broker."""
+        """Ask a coordinator on this broker. Raises NotCoordinator."""
         return await self._machines.ask_here(request)
 
     async def end(self, request: EndTransaction) -> ProducerIdentity:
@@ -165,7 +165,7 @@ class Transactions:
         return await self.ask(request)
 
     async def end_here(self, request: EndTransaction) -> ProducerIdentity:
-        """Do the same, but raise NotCoordinator if the coordinator is on another broker."""
+        """Commit or abort at a coordinator on this broker. Raises NotCoordinator."""
         if request.committed:
             await self._machines.host_of(request.routing_key)  # before the data is flushed
             await self._flush_data(request.transactional_id)
@@ -357,7 +357,7 @@ class Transactions:
             except AlpacaError as error:
                 if isinstance(error, DamagedLog) and not self._is_replicated(partition):
                     # Nothing behind the damage is served, so no consumer sees the open transaction.
-                    log.error("marker_not_written", partition=str(partition), reason=str(error))
+                    log.error("marker_abandoned", partition=str(partition), reason=str(error))
                     return
                 is_moving = isinstance(error, LEADER_MOVES)
                 if wait_seconds >= REPORTED_SECONDS:

@@ -77,7 +77,7 @@ def add_to(
     reassign.add_argument(
         "--file", type=Path, metavar="JSON", help='as Kafka\'s tool takes it: {"partitions": [{"topic": …'
     )
-    reassign.add_argument("--topic", type=topic_name, help="all partitions of a topic")
+    reassign.add_argument("--topic", type=topic_name, metavar="TOPIC", help="all partitions of a topic")
     reassign.add_argument(
         "--to", type=_nodes, metavar="NODES", help="with --topic: spread its replicas over these nodes"
     )
@@ -95,7 +95,7 @@ def add_to(
         verbs, common, "elect", "move leadership to preferred replicas", _elect,
         ["alpacactl cluster elect", "alpacactl cluster elect --topic orders"],
     )  # fmt: skip
-    elect.add_argument("--topic", type=topic_name, help="only partitions of this topic")
+    elect.add_argument("--topic", type=topic_name, metavar="TOPIC", help="only partitions of this topic")
     elect.add_argument(
         "--unclean",
         action="store_true",
@@ -172,7 +172,7 @@ def _wait(left: Callable[[], str], what: str, timeout_ms: int | None) -> None:
                 line.show(f"{what}: {text}")
                 shown = text
             if give_up is not None and time.monotonic() > give_up:
-                raise CommandError(f"{what}: {text} after {timeout_ms} ms; it goes on")
+                raise CommandError(f"{what}: {text} after {timeout_ms} ms; the brokers continue")
             time.sleep(_POLL_S)
     finally:
         line.end()
@@ -263,7 +263,7 @@ def reassignment_table(reassignments: "list[ReassignmentStatus]") -> Table:
 
 
 def bar(share: float) -> str:
-    """Draw a share of 1."""
+    """Draw a progress bar for a share from 0 to 1."""
     return f"[{('#' * int(share * _BAR)).ljust(_BAR, '.')}] {share:4.0%}"
 
 
@@ -363,7 +363,7 @@ def _elect(parsed: argparse.Namespace, output: Output) -> None:
                 found = cluster_partitions(api, topic=parsed.topic, state=state)
             partitions = [(each.topic, each.partition) for each in found]
         if parsed.unclean:
-            confirm(parsed, "elect leaders that may lack records, which are lost then")
+            confirm(parsed, "elect replicas that may lack records; the missing records are lost")
         outcomes = []
         if partitions is None or partitions:
             outcomes = elect_leaders(api, "unclean" if parsed.unclean else "preferred", partitions)

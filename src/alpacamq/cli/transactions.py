@@ -24,7 +24,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "find-hanging", "find open transactions that no coordinator will end", _find_hanging,
         ["alpacactl transactions find-hanging"],
     )  # fmt: skip
-    hanging.add_argument("--topic", help="only this topic")
+    hanging.add_argument("--topic", metavar="TOPIC", help="only this topic")
     abort = add_verb(
         verbs, common, "abort", "abort an open transaction and fence its producer", _abort,
         [
@@ -33,8 +33,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ],
     )  # fmt: skip
     abort.add_argument("id", nargs="?", help="the transactional id")
-    abort.add_argument("--topic", help="instead of an id: its topic, as shown by find-hanging")
-    abort.add_argument("--partition", type=int, help="the partition of the topic")
+    abort.add_argument(
+        "--topic", metavar="TOPIC", help="instead of an id: its topic, as shown by find-hanging"
+    )
+    abort.add_argument("--partition", type=int, metavar="PARTITION", help="the partition of the topic")
     abort.add_argument("--start-offset", type=int, metavar="OFFSET", help="its first offset there")
 
 

@@ -282,7 +282,8 @@ class DrainReply(msgspec.Struct, frozen=True, kw_only=True):
 class DrainBroker(Command[DrainReply], frozen=True, kw_only=True, tag="drain-broker"):
     """Move all leaders and replicas off a broker, or stop doing so and cancel what is in progress.
 
-    With `keeps_replicas` only the leaders move. Leaders and replicas do not come back until it is stopped.
+    With `keeps_replicas` only the leaders move. Leaders and replicas do not come back until draining is
+    cancelled.
     """
 
     broker_id: BrokerId

@@ -110,7 +110,7 @@ async def test_partitions_without_a_leader_are_shown_as_unavailable(tmp_path: Pa
         assert [each.partition for each in described.partitions if each.leader == -1] == lost
         (topic,) = (await ask(topics.list_topics, cluster[1], topics.TopicsQuery())).topics
         assert topic.unavailable_partitions == len(lost)
-        cluster[1].reads._leaders._patience_ms = 50
+        cluster[1].reads._leaders._retry_ms = 50
         with pytest.raises(LeaderNotAvailable):
             await ask(reading.read_topic, cluster[1], reading.TopicPlace(topic=TOPIC))
         others = ",".join(f"{index}:0" for index in range(PARTITIONS) if index not in lost)

@@ -8,8 +8,8 @@ import pytest
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.appends import Acks, Append
 from alpacamq.broker.remote import progress
-from alpacamq.broker.remote.progress import RemoteProgress
-from alpacamq.broker.remote.routing import PATIENCE_MS, LeaderCalls
+from alpacamq.broker.remote.progress import ProducerSequences
+from alpacamq.broker.remote.routing import RETRY_MS, LeaderCalls
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.batch import BROKER_EPOCH, read_header
 from alpacamq.model.errors import RequestTimedOut, UnknownTopicId
@@ -26,10 +26,10 @@ def batch(sequence: int, count: int) -> bytearray:
     return write_batch(records, producer_id=PRODUCER, producer_epoch=BROKER_EPOCH, base_sequence=sequence)
 
 
-def progress_of(broker: Broker, patience_ms: int = PATIENCE_MS) -> RemoteProgress:
+def progress_of(broker: Broker, retry_ms: int = RETRY_MS) -> ProducerSequences:
     assert broker.member is not None
-    calls = LeaderCalls(broker.topics, broker.settings.node_id, broker.member.peers, patience_ms)
-    return RemoteProgress(calls)
+    calls = LeaderCalls(broker.topics, broker.settings.node_id, broker.member.peers, retry_ms)
+    return ProducerSequences(calls)
 
 
 async def test_any_broker_learns_how_far_a_producer_has_come(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_what_is_not_committed_does_not_count(tmp_path: Path, monkeypatch:
         partition.stage(Append(data, read_header(data), written.set, None, Acks.LEADER))
         partition.commit()
         await written.wait()
-        asked = progress_of(cluster[leader], patience_ms=0)
+        asked = progress_of(cluster[leader], retry_ms=0)
         monkeypatch.setattr(progress, "TIMEOUT_MS", 200)
         with pytest.raises(RequestTimedOut):
             await asked.last_sequence(PartitionId(topic.id, 0), PRODUCER)

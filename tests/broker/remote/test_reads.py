@@ -204,7 +204,7 @@ async def test_a_read_waits_for_a_leader_only_so_long(
         await filled(cluster, 1)
         await cluster.kill(2)
         reads = cluster.nodes[1].reads
-        monkeypatch.setattr(reads._leaders, "_patience_ms", 50)
+        monkeypatch.setattr(reads._leaders, "_retry_ms", 50)
         with pytest.raises(LeaderNotAvailable):
             await reads.read_batches(place(), 0, 1, committed=True)
         (found,) = await reads.bounds([place()])

@@ -474,7 +474,7 @@ async def test_a_commit_waits_for_a_partition_with_one_replica_that_cannot_be_fl
         await till.write(place)
         await cluster.kill(other)
         await cluster.until(lambda: cluster.state("alone").leader is None, "no leader")
-        (await till.coordinator()).reads._leaders._patience_ms = 10
+        (await till.coordinator()).reads._leaders._retry_ms = 10
         with pytest.raises(CoordinatorUnavailable, match="cannot be flushed"):
             await till.end()
         await cluster.start(other)
@@ -649,7 +649,7 @@ async def test_a_power_loss_aborts_what_other_brokers_would_commit(tmp_path: Pat
         # As after a start that found out that power was lost.
         topics = cluster[other].topics
         topics.power_lost = True
-        (await till.coordinator()).reads._leaders._patience_ms = 10
+        (await till.coordinator()).reads._leaders._retry_ms = 10
         with pytest.raises(CoordinatorUnavailable, match="not settled"):
             await till.end()
         await cluster[other].transactions.settled()

@@ -44,7 +44,9 @@ def _collect_metadata(text: Exposition, broker: Broker) -> None:
     text.one(m.METADATA_COMMITTED, metadata.quorum.commit_index)
     text.one(m.METADATA_APPLIED, metadata.applied_index)
     registered = metadata.image.brokers.get(broker.settings.node_id)
-    text.one(m.BROKER_FENCED, int(registered is None or registered.is_fenced))
+    # A broker that is cut off does not learn that it is fenced.
+    is_fenced = registered is None or registered.is_fenced or not broker.registration.has_contact()
+    text.one(m.BROKER_FENCED, int(is_fenced))
 
 
 async def _counts(broker: Broker) -> BrokerCounts:

@@ -54,7 +54,7 @@ async def known_bounds(broker: Broker, identities: Iterable[TopicPartition]) -> 
     places = {
         each: topics.place(*each) for each in identities if topics.exists(each.topic.encode(), each.partition)
     }
-    found = await broker.reads.bounds(list(places.values()), patience_ms=0)
+    found = await broker.reads.bounds(list(places.values()), retry_ms=0)
     return {
         identity: bounds
         for identity, bounds in zip(places, found, strict=True)
@@ -63,11 +63,11 @@ async def known_bounds(broker: Broker, identities: Iterable[TopicPartition]) -> 
 
 
 async def bounds_of_topics(
-    broker: Broker, topics: Sequence[Topic], patience_ms: int = 0
+    broker: Broker, topics: Sequence[Topic], retry_ms: int = 0
 ) -> dict[str, list[Bounds | None]]:
     """Return the bounds of all partitions by topic; None for those whose leaders do not answer in time."""
     places = [PartitionId(topic.id, index) for topic in topics for index in range(topic.partitions)]
-    found = iter(await broker.reads.bounds(places, patience_ms=patience_ms))
+    found = iter(await broker.reads.bounds(places, retry_ms=retry_ms))
     return {
         topic.name: [
             None if isinstance(each, AlpacaError) else each for each in islice(found, topic.partitions)

@@ -17,7 +17,7 @@ import msgspec
 from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.remote.appends import RemoteAppends
-from alpacamq.broker.remote.progress import RemoteProgress
+from alpacamq.broker.remote.progress import ProducerSequences
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.delay import DelayTraces
@@ -110,7 +110,7 @@ class DeliveryCounts:
 class TargetPartitions:
     """The partitions of all brokers, as targets of deliveries."""
 
-    def __init__(self, topics: Topics, appends: RemoteAppends, progress: RemoteProgress) -> None:
+    def __init__(self, topics: Topics, appends: RemoteAppends, progress: ProducerSequences) -> None:
         self._topics = topics
         self._appends = appends
         self._progress = progress

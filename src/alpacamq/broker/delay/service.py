@@ -17,7 +17,7 @@ from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.partition.validation import check_writable
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.remote.appends import RemoteAppends
-from alpacamq.broker.remote.progress import RemoteProgress
+from alpacamq.broker.remote.progress import ProducerSequences
 from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
@@ -108,14 +108,14 @@ class DelayCounts:
     dropped_total: int = 0  # their topic was deleted
 
 
-class ScheduleLane(NamedTuple):
+class ScheduleProducer(NamedTuple):
     """A producer id of this broker for scheduling, and its next sequence number."""
 
     producer_id: int
     sequence: int
 
 
-class ScheduleLanes:
+class ScheduleProducers:
     """Gives each call to a delay log a producer id that no other call uses at the same time.
 
     With it, a call whose outcome is unknown can be repeated, at the next leader of the log too: messages that
@@ -124,12 +124,12 @@ class ScheduleLanes:
 
     def __init__(self, producer_ids: ProducerIds) -> None:
         self._producer_ids = producer_ids
-        self._free: list[ScheduleLane] = []
+        self._free: list[ScheduleProducer] = []
 
     @asynccontextmanager
     async def take(self, calls: int, now_ms: int) -> AsyncIterator[list[ProducerBatch]]:
         """Take a lane for this many calls, one after the other; yield how each is identified."""
-        lane = self._free.pop() if self._free else ScheduleLane(await self._producer_ids.new(), 0)
+        lane = self._free.pop() if self._free else ScheduleProducer(await self._producer_ids.new(), 0)
         sequences = [(lane.sequence + number) & SEQUENCE_MASK for number in range(calls)]
         try:
             yield [ProducerBatch(lane.producer_id, 0, number, number, now_ms) for number in sequences]
@@ -145,7 +145,7 @@ class Delays:
         resources: HostResources,
         producer_ids: ProducerIds,
         appends: RemoteAppends,
-        progress: RemoteProgress,
+        progress: ProducerSequences,
         settings: DelaySettings,
         *,
         clock: Clock,
@@ -158,7 +158,7 @@ class Delays:
         self._traces = traces  # None if tracing is disabled
         self._settings = settings
         self._clock = clock
-        self._lanes = ScheduleLanes(producer_ids) if is_member else None
+        self._lanes = ScheduleProducers(producer_ids) if is_member else None
         self._delivered = DeliveryCounts()
         self._logs = DelayLogs(
             resources,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.queue.deliveries import QueueReader
 from alpacamq.broker.remote.appends import RemoteAppends
-from alpacamq.broker.remote.progress import RemoteProgress
+from alpacamq.broker.remote.progress import ProducerSequences
 from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
@@ -132,7 +132,7 @@ class MoveTargets(NamedTuple):
     """What moves need of the partitions they append to, which other brokers may lead."""
 
     appends: RemoteAppends
-    progress: RemoteProgress
+    progress: ProducerSequences
     reads: RemoteReads
 
 

@@ -1,6 +1,6 @@
 """Appends to partitions that other brokers lead.
 
-Batches of this broker for one partition are sent one call after another, all that wait in one call. Each is
+Batches of this broker for one partition are sent one call after another, up to five in one call. Each is
 stamped with a producer id of this broker and a sequence, so a call whose outcome is unknown can be repeated,
 at the next leader too: a batch that is there already is recognised and answered with its offsets.
 """
@@ -136,7 +136,7 @@ class _Sent:
             self.outcome.set_result(outcome)
 
 
-class _Lane:
+class _PartitionSender:
     """The batches of this broker for one partition: one call at a time."""
 
     def __init__(self, appends: "RemoteAppends", place: PartitionId) -> None:
@@ -235,11 +235,11 @@ class RemoteAppends:
         self._topics = topics
         self._peers = peers
         self.producer_ids = producer_ids
-        self._lanes: dict[PartitionId, _Lane] = {}
+        self._senders: dict[PartitionId, _PartitionSender] = {}
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {AppendBatches: self._on_append}
 
     async def append(
@@ -269,17 +269,17 @@ class RemoteAppends:
         """
         sent = _Sent(batch, origin, asyncio.get_running_loop().time() + timeout_ms / 1000)
         if sent.is_stamped:
-            _Lane(self, place).submit(sent)
+            _PartitionSender(self, place).submit(sent)
         else:
-            self._lane(place).submit(sent)
+            self._sender(place).submit(sent)
         return sent.outcome
 
-    def _lane(self, place: PartitionId) -> _Lane:
-        if (lane := self._lanes.get(place)) is None:
-            if len(self._lanes) >= MAX_IDLE:
-                self._lanes = {key: each for key, each in self._lanes.items() if not each.is_idle}
-            lane = self._lanes[place] = _Lane(self, place)
-        return lane
+    def _sender(self, place: PartitionId) -> _PartitionSender:
+        if (sender := self._senders.get(place)) is None:
+            if len(self._senders) >= MAX_IDLE:
+                self._senders = {key: each for key, each in self._senders.items() if not each.is_idle}
+            sender = self._senders[place] = _PartitionSender(self, place)
+        return sender
 
     def exists(self, place: PartitionId) -> bool:
         """Return whether the cluster has a partition: its topic may have been deleted."""

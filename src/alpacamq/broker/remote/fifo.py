@@ -91,7 +91,7 @@ class FifoQueues:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {PublishFifo: self._on_publish, ForgetFifo: self._on_forget}
 
     async def publish(

@@ -68,7 +68,7 @@ class RemoteHistory:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The handlers of the calls that other brokers make."""
+        """The handlers of calls from other brokers."""
         return {ReadHistory: self._serve}
 
     async def read(self, request: ReadHistory) -> SummedHistory:

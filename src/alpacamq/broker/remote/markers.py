@@ -155,7 +155,7 @@ class Markers:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {WriteTxnMarkers: self._on_write}
 
     async def end(self, partition: TopicPartition, end: TransactionEnd) -> None:

@@ -21,13 +21,13 @@ from .routing import LeaderCalls
 TIMEOUT_MS = 5_000
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class LastSequence(msgspec.Struct, frozen=True, array_like=True):
     """The sequence of the last record that a producer has appended; None if the leader knows of none."""
 
     last_sequence: int | None
 
 
-class ProducerProgress(Request[Progress], frozen=True, kw_only=True, tag="producer-progress"):
+class ProducerProgress(Request[LastSequence], frozen=True, kw_only=True, tag="producer-progress"):
     """Return how far a producer has come, once that is committed; with `is_on_disk`, once it is flushed."""
 
     place: PartitionId
@@ -38,7 +38,7 @@ class ProducerProgress(Request[Progress], frozen=True, kw_only=True, tag="produc
 VALUES: tuple[type[msgspec.Struct], ...] = (ProducerProgress,)
 
 
-class RemoteProgress:
+class ProducerSequences:
     """The progress of producers in any partition of the cluster."""
 
     def __init__(self, leaders: LeaderCalls) -> None:
@@ -46,7 +46,7 @@ class RemoteProgress:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {ProducerProgress: self._on_progress}
 
     async def last_sequence(
@@ -59,10 +59,10 @@ class RemoteProgress:
         )
         return found.last_sequence
 
-    async def _on_progress(self, request: ProducerProgress, _peer: Peer) -> Progress:
+    async def _on_progress(self, request: ProducerProgress, _peer: Peer) -> LastSequence:
         return await self._progress(request)
 
-    async def _progress(self, request: ProducerProgress) -> Progress:
+    async def _progress(self, request: ProducerProgress) -> LastSequence:
         partition = self._leaders.led_or_raise(request.place)
         last = partition.log.producers.last_sequence(request.producer_id)
         if last is not None:
@@ -74,7 +74,7 @@ class RemoteProgress:
                         await partition.flush_to(end_offset)
             except TimeoutError:
                 raise RequestTimedOut(f"{partition.identity}: its last records are not committed") from None
-        return Progress(last)
+        return LastSequence(last)
 
 
 async def _until_committed(partition: Partition, end_offset: int) -> None:

@@ -159,7 +159,7 @@ class RemoteReads:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The handlers of the calls that other brokers make."""
+        """The handlers of calls from other brokers."""
         return {
             ReadBounds: self._serve_bounds,
             ReadBatches: self._serve_batches,
@@ -178,17 +178,17 @@ class RemoteReads:
     # Bounds.
 
     async def bounds(
-        self, places: Sequence[PartitionId], *, patience_ms: int | None = None
+        self, places: Sequence[PartitionId], *, retry_ms: int | None = None
     ) -> list[Bounds | AlpacaError]:
         """Return the bounds of partitions as their leaders know them, or why they are not known.
 
-        Looks for leaders that do not answer for `patience_ms`, by default as long as a failover takes.
+        Looks for leaders that do not answer for `retry_ms`, by default as long as a failover takes.
         """
         found: list[Bounds | AlpacaError] = []
         for place in places:
             partition = self._leaders.led(place)
             if partition is None:
-                return await self._leaders.each(places, self._local_bounds, self._call_bounds, patience_ms)
+                return await self._leaders.ask_each(places, self._local_bounds, self._call_bounds, retry_ms)
             found.append(bounds_of(partition))
         return found
 
@@ -376,7 +376,7 @@ class RemoteReads:
             reply = await self._leaders.call(leader, request, SEARCH_MS)
             return _merged(len(some), reply.found, reply.errors)
 
-        return await self._leaders.each(places, local, call)
+        return await self._leaders.ask_each(places, local, call)
 
     async def _search(self, partition: Partition, timestamp_ms: int) -> TimestampOffset | None:
         return await asyncio.get_running_loop().run_in_executor(
@@ -444,7 +444,7 @@ class RemoteReads:
             await self._leaders.call(leader, request, leg_ms + CALL_MS)
         except AlpacaError as error:
             if not isinstance(error, RETRIED):
-                log.warning("records_not_awaited", node=leader, reason=str(error))
+                log.warning("await_records_failed", node=leader, reason=str(error))
             # The reader looks again, and finds the new leader. Not at once: its election takes time.
             await asyncio.sleep(MAX_PAUSE_SECONDS)
             return True

@@ -65,7 +65,7 @@ class RedriveCalls:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {
             StartRedrive: self._on_start,
             ListRedrives: self._on_list,

@@ -28,7 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 # How long to look for a leader that answers.
-PATIENCE_MS: Final = 10_000
+RETRY_MS: Final = 10_000
 # How long one call may take, beyond the time that it is to wait for records.
 CALL_MS: Final = 5000
 # Partitions that one call names at most.
@@ -66,9 +66,9 @@ class Retries:
 
     __slots__ = ("_deadline", "_loop", "_pause_seconds", "hints")
 
-    def __init__(self, patience_ms: int) -> None:
+    def __init__(self, retry_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + patience_ms / 1000
+        self._deadline = self._loop.time() + retry_ms / 1000
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self.hints: dict[PartitionId, _Hint] = {}
 
@@ -94,13 +94,13 @@ class LeaderCalls:
         topics: Topics,
         node_id: BrokerId,
         peers: CallPeers | None,
-        patience_ms: int = PATIENCE_MS,
+        retry_ms: int = RETRY_MS,
     ) -> None:
         """`peers` is None for a cluster of this broker only."""
         self.topics = topics
         self.node_id = node_id
         self._peers = peers
-        self._patience_ms = patience_ms
+        self._retry_ms = retry_ms
 
     @property
     def is_alone(self) -> bool:
@@ -157,7 +157,7 @@ class LeaderCalls:
         """Ask the leader of a partition, with the time that is left to wait; ask again if it moved."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        retries = Retries(self._patience_ms)
+        retries = Retries(self._retry_ms)
         while True:
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
             try:
@@ -171,16 +171,16 @@ class LeaderCalls:
                 retries.note(place, error)
             await retries.pause()
 
-    async def each(
+    async def ask_each(
         self,
         places: Sequence[PartitionId],
         local: Callable[[Partition], Awaitable[T]],
         call: Callable[[BrokerId, Sequence[PartitionId]], Awaitable[list[T | AlpacaError | None]]],
-        patience_ms: int | None = None,
+        retry_ms: int | None = None,
     ) -> list[Any]:
         """Ask for something of many partitions, with one call per leader and attempt."""
         results: dict[PartitionId, T | AlpacaError | None] = {}
-        retries = Retries(self._patience_ms if patience_ms is None else patience_ms)
+        retries = Retries(self._retry_ms if retry_ms is None else retry_ms)
         open_places = list(dict.fromkeys(places))
         while open_places:
             by_leader: dict[BrokerId, list[PartitionId]] = {}
@@ -240,7 +240,7 @@ class OtherBrokers:
         self._peers = peers
 
     @property
-    def are_none(self) -> bool:
+    def is_alone(self) -> bool:
         return self._peers is None
 
     async def ask(self, request: Request[R], timeout_ms: int) -> tuple[list[R], list[BrokerId]]:

@@ -239,7 +239,7 @@ class ShardCalls:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls of other brokers that this one answers."""
+        """The handlers of calls from other brokers."""
         return {ShardCall: self._serve, ShardsCall: self._serve_all}
 
     async def ask(self, machines: Machines, shard: int, request: Request[R]) -> R:

@@ -71,7 +71,7 @@ class DescribeNode(Request[NodeReport], frozen=True, kw_only=True, tag="describe
     """Ask a node for its report."""
 
 
-STATUS_VALUES: tuple[type[msgspec.Struct], ...] = (DescribeNode,)
+VALUES: tuple[type[msgspec.Struct], ...] = (DescribeNode,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class ClusterStatus:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls of other nodes that this object answers."""
+        """The handlers of calls from other brokers."""
         return {DescribeNode: self._on_describe}
 
     async def describe(self) -> ClusterReport:

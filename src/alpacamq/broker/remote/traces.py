@@ -52,13 +52,13 @@ class RemoteTraces:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The handlers of the calls that other brokers make."""
+        """The handlers of calls from other brokers."""
         return {ReadTrace: self._serve_trace, FindTraces: self._serve_search}
 
     @property
     def is_alone(self) -> bool:
         """Whether there are no other brokers."""
-        return self._others.are_none
+        return self._others.is_alone
 
     async def events(self, trace_id: str) -> FoundTrace:
         """Return the events of a trace from all brokers."""

@@ -2,8 +2,6 @@
 
 import msgspec
 
-from alpacamq.broker import transactional_appends
-
 from . import (
     appends,
     fifo,
@@ -15,6 +13,7 @@ from . import (
     shards,
     status,
     traces,
+    transactional_appends,
     views,
 )
 
@@ -27,7 +26,7 @@ REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
     *read_values.VALUES,
     *redrives.VALUES,
     *shards.VALUES,
-    *status.STATUS_VALUES,
+    *status.VALUES,
     *traces.VALUES,
     *transactional_appends.VALUES,
     *views.VALUES,

@@ -206,7 +206,7 @@ class PartitionViews:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {WatchBounds: self._on_watch}
 
     def find(self, topic: str, index: int) -> AnyPartition | None:

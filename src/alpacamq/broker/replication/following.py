@@ -220,7 +220,7 @@ class Following:
         end = stored.flushed_offset if self._resources.flush_counts else stored.end_offset
         if end >= self._rebuilt_end:
             self.is_rebuilding = False
-            log.info("replica_complete_again", partition=str(self.partition.identity), end_offset=end)
+            log.info("replica_rebuilt", partition=str(self.partition.identity), end_offset=end)
 
     # Answers of the leader.
 

@@ -46,7 +46,7 @@ NodeId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 
 
 class PartitionCondition(StrEnum):
-    """What is not as it should be with a partition."""
+    """A problem of a partition."""
 
     UNDER_REPLICATED = "under-replicated"
     BELOW_MIN_ISR = "below-min-isr"
@@ -73,7 +73,9 @@ class OfNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class RemoveQuery(OfNode, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to remove a node."""
 
-    force: Annotated[bool, Meta(description="also with replicas, of which others are complete")] = False
+    force: Annotated[
+        bool, Meta(description="remove it even if it has replicas, provided that other replicas are complete")
+    ] = False
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ const FILTERS = [
   ["", "All"],
   ["under-replicated", "Under-replicated"],
   ["offline", "Offline"],
-  ["reassigning", "Reassigned"],
+  ["reassigning", "Reassigning"],
 ];
 
 export function cluster(view) {

@@ -10,6 +10,12 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.broker.partition.leader import Partition, WriteBatcher
+from alpacamq.broker.peers.handshake import Peer
+from alpacamq.broker.peers.link import Peers
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.broker.transactions import Transactions, retry_if_marker_written
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
 from alpacamq.model.batch import read_header, stamp_producer
@@ -27,10 +33,7 @@ from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.tracing import ClientApi
 
-from .partition.leader import Partition, WriteBatcher
-from .peers.handshake import Peer
-from .peers.link import Peers
-from .remote.appends import (
+from .appends import (
     FIRST_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     TIMEOUT_MS,
@@ -38,9 +41,6 @@ from .remote.appends import (
     Placed,
     begin_appends,
 )
-from .topics import Topics
-from .tracing.partition import Origin
-from .transactions import Transactions, retry_if_marker_written
 
 # How long an append follows a leader that moves.
 FOLLOW_SECONDS = 15.0
@@ -100,7 +100,7 @@ class TransactionalAppends:
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
-        """The calls that this broker answers."""
+        """The handlers of calls from other brokers."""
         return {AppendInTransaction: self._on_append}
 
     async def append(
