@@ -128,13 +128,14 @@ async def test_leased_messages_that_cannot_be_read_here_are_not_discarded(
 
         async def lose_partition(request: ReceiveRequest) -> ReceiveReply:
             leases = await lease(request)
+            patch.setattr(broker.queues._host, "lease", lease)
             hiding.enter_context(absent(broker, "orders"))
             return leases
 
         with ExitStack() as hiding, monkeypatch.context() as patch:
             patch.setattr(broker.queues._host, "lease", lose_partition)
             with pytest.raises(AlpacaError):
-                await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
+                await broker.queues.receive(ORDERS, max_messages=1)
             with pytest.raises(AlpacaError):
                 await broker.queues.purge(ORDERS)
             with pytest.raises(AlpacaError):

@@ -102,7 +102,7 @@ class Shop:
     def _messages(self, topic: str) -> int:
         answer = self._http.get(f"/topics/{topic}")
         partitions = answer.json()["partitions"] if answer.is_success else []
-        return sum(each["end_offset"] for each in partitions)
+        return sum(each["end_offset"] or 0 for each in partitions)
 
     def _open_transaction(self, topic: str) -> int:
         """Write to a topic in a transaction that stays open; returns the offset there."""

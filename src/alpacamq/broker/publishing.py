@@ -1,7 +1,7 @@
 """Publishes messages of the HTTP and SQS APIs: chooses partitions, builds batches, schedules delays."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     InvalidDelay,
     InvalidRecord,
     InvalidTimestamp,
+    NotLeader,
     PartitionNotReady,
     UnknownTopic,
 )
@@ -153,11 +154,21 @@ class _Batch:
 class _Call:
     """The results of one `publish` in the order of its messages, and the number of pending batches."""
 
-    def __init__(self, topic: str, count: int, origin: Origin, *, stamps_time: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        count: int,
+        origin: Origin,
+        *,
+        stamps_time: bool,
+        may_send: Callable[[], bool] | None = None,
+    ) -> None:
         self.topic = topic
         self.origin = origin
         # Whether the topic has the broker's timestamps.
         self.stamps_time = stamps_time
+        # Asked before batches are sent to other brokers.
+        self.may_send = may_send
         self.received_us = now_us()
         self.results: list[Result | None] = [None] * count
         self._batches: list[_Batch] = []
@@ -240,18 +251,19 @@ class Publisher:
         producer: TransactionalProducer | None = None,
         origin: Origin = _UNKNOWN_ORIGIN,
         traceparent: bytes | None = None,
+        may_send: Callable[[], bool] | None = None,
     ) -> list[Result]:
         """Publish messages and return one result each, in order.
 
         Raises UnknownTopic if the topic does not exist and is not created automatically. Messages of one
         partition become one batch, or as few as max.message.bytes allows. `traceparent` is the context of the
-        call, for messages without their own.
+        call, for messages without their own. `may_send` is asked before batches are sent to other brokers.
         """
         partitions: Sequence[Target] = self._topics.partitions_of(topic) or await self._targets(topic)
         config = self._topics.config_of(self._topics.image.topic(topic))
         check_writable(TopicPartition(TopicName(topic), 0))
         by_broker = config.message_timestamp_type == "LogAppendTime"
-        call = _Call(topic, len(messages), origin, stamps_time=by_broker)
+        call = _Call(topic, len(messages), origin, stamps_time=by_broker, may_send=may_send)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms, time_ms = self._clock.now_ms(), self._delays.now_ms()
         immediate: dict[int, list[Entry]] = {}
@@ -372,9 +384,21 @@ class Publisher:
         if (traces := partition.traces) is not None:
             records = [entry.record for entry in batch.entries]
             trace = traces.publish_trace(records, call.origin, call.received_us)
-        batch.append = Append(data, header, call.done, trace, timeout_ms=REPLICATION_TIMEOUT_MS)
+
+        def ended() -> None:
+            # Only if nothing was written: the next leader does not recognise it.
+            if isinstance(append.outcome, NotLeader) and append.data and not self._appends.is_alone:
+                batch.append = None
+                topic = self._topics.image.topics.get(TopicName(call.topic))
+                if topic is not None:
+                    self._submit(call, batch, PartitionId(topic.id, batch.index), partition.config)
+                else:
+                    batch.outcome = append.outcome
+            call.done()
+
+        append = batch.append = Append(data, header, ended, trace, timeout_ms=REPLICATION_TIMEOUT_MS)
         call.staged(batch)
-        if partition.stage(batch.append):
+        if partition.stage(append):
             self._staged.stage(partition)
 
     def _is_admitted(self, call: _Call, batch: _Batch, config: TopicConfig) -> bool:
@@ -388,7 +412,8 @@ class Publisher:
     def _submit(self, call: _Call, batch: _Batch, place: PartitionId, config: TopicConfig) -> None:
         """Send a batch to the broker that leads its partition."""
         absence = self._topics.absence(place.topic_id.bytes, place.partition)
-        if isinstance(absence, PartitionNotReady):  # it is on this broker, which is starting
+        is_starting = self._appends.is_alone or self._topics.is_recovering
+        if isinstance(absence, PartitionNotReady) and is_starting:
             call.refuse(batch.entries, absence)
             return
         if not self._is_admitted(call, batch, config):
@@ -400,7 +425,11 @@ class Publisher:
 
         call.staged(batch)
         self._appends.submit(
-            place, batch.data, call.origin, timeout_ms=REPLICATION_TIMEOUT_MS
+            place,
+            batch.data,
+            call.origin,
+            timeout_ms=REPLICATION_TIMEOUT_MS,
+            may_send=call.may_send,
         ).add_done_callback(ended)
 
     async def _schedule(

@@ -290,8 +290,10 @@ class DelayMachine(HandlesOneByOne):
             if not self._topic_exists(topic_id):
                 raise UnknownTopic(f"no topic is named {topic!r}, or it was created again")
         if not self._state.producer_ids:
-            for path in DeliveryPath:
-                producer_id = self._state.producer_ids[path] = self._new_producer_id()
+            # All of them first: there may be too few in stock, and then nothing may have changed.
+            new_ids = {path: self._new_producer_id() for path in DeliveryPath}
+            for path, producer_id in new_ids.items():
+                self._state.producer_ids[path] = producer_id
                 self._state.writer.write(outcome, records.producer_change(path, producer_id))
         targets = [self._state.target(outcome, name) for name, _, _ in messages]
         first_id = self._state.writer.next_offset

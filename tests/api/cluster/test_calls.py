@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from alpacamq.broker.peers.connection import Limits, ask
+from alpacamq.api.cluster.listener import ServedConnection, Service
+from alpacamq.broker.peers.connection import (
+    CALL,
+    CANCEL,
+    KIND_AND_ID,
+    KIND_ID_TIMEOUT,
+    Limits,
+    ask,
+    with_length,
+)
 from alpacamq.broker.peers.handshake import Peer
 from alpacamq.broker.peers.link import Events, LinkState
 from alpacamq.model.address import Address
@@ -361,3 +370,20 @@ async def test_a_host_whose_every_address_refuses_is_refused() -> None:
         port = node.address.port
     with pytest.raises(ConnectionRefusedError):
         await ask(Address("localhost", port), local(1), SECRET, VALUES, Ping(text=""))
+
+
+async def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_behind() -> None:
+    """Both frames come in one read, after a pause of this node."""
+    async with asyncio.TaskGroup() as tasks:
+        peer = Peer(BrokerId(1), b"", "c", 1, "127.0.0.1:1")
+        service = Service(VALUES, {Ping: fail_if_called}, {}, lambda *_: None)
+        served = ServedConnection(asyncio.get_running_loop(), peer, service, tasks, lambda _: None)
+        call = KIND_ID_TIMEOUT.pack(CALL, 7, 1000) + VALUES.encode(Ping(text="a"))
+        served.data_received(with_length(call) + with_length(KIND_AND_ID.pack(CANCEL, 7)))
+        assert served.calls == 1
+        await until(lambda: served.calls == 0)
+        assert served.call_bytes == 0
+
+
+async def fail_if_called(_value: object, _peer: Peer) -> None:
+    raise AssertionError("it was cancelled")

@@ -1,4 +1,4 @@
-"""Runs the tests of calls between brokers on both event loops: brokers run on uvloop."""
+"""Runs the tests of calls between brokers on the event loop that brokers run on."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,4 +7,4 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"uvloop": uvloop.new_event_loop}

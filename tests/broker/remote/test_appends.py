@@ -1,16 +1,30 @@
 """Appends to partitions that other brokers lead, in a cluster of three."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from alpacamq.broker import publishing
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message, Published, Result
+from alpacamq.broker.queue.fifo import DeduplicationScope, FifoMessage, FifoPublished
 from alpacamq.broker.read.record_reader import Limits, RecordReader
 from alpacamq.broker.remote.appends import Placed
-from alpacamq.model.errors import AlpacaError, InvalidTimestamp, UnknownTopic, UnknownTopicId
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidTimestamp,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Record, write_batch
 
 from .three_brokers import ThreeBrokers, three_brokers
@@ -162,3 +176,85 @@ async def test_a_topic_is_created_by_the_first_message_to_any_broker(tmp_path: P
             *(broker.publisher.publish("new", [Message(value=b"x", partition=0)]) for broker in publishers)
         )
         assert sorted(offsets(each)[0] for each in results) == [(0, 0), (0, 1), (0, 2)]
+
+
+def replying(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, *errors: AlpacaError
+) -> Callable[[], Sequence[AlpacaError]]:
+    """Let the next calls append and answer with these errors; return those that are left."""
+    left = list(errors)
+    call = broker.appends.call
+
+    async def answer(
+        place: PartitionId, sent: Sequence[Any], deadline: float
+    ) -> Sequence[Placed | AlpacaError]:
+        if not left:
+            return await call(place, sent, deadline)
+        error = left.pop(0)
+        if isinstance(error, NotEnoughReplicasAfterAppend):
+            await call(place, sent, deadline)
+        return [error] * len(sent)
+
+    monkeypatch.setattr(broker.appends, "call", answer)
+    return lambda: left
+
+
+async def test_a_batch_that_may_be_in_the_log_is_repeated_although_replicas_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below min ISR a leader refuses without looking whether it has the batch."""
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        left = replying(broker, monkeypatch, NotEnoughReplicasAfterAppend("late"), NotEnoughReplicas("few"))
+        placed = await broker.appends.append(topic.id, 0, batch(b"a"))
+        assert placed.base_offset == 0
+        assert not left()
+        assert await stored(cluster, "orders") == [b"a"]
+
+
+async def test_an_unknown_outcome_is_not_reported_as_nothing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        replying(broker, monkeypatch, NotEnoughReplicasAfterAppend("late"), *[NotEnoughReplicas("few")] * 100)
+        with pytest.raises(RequestTimedOut, match="may have been appended"):
+            await broker.appends.append(topic.id, 0, batch(b"a"), timeout_ms=500)
+
+
+async def test_a_refusal_before_anything_was_written_is_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        replying(broker, monkeypatch, NotEnoughReplicas("few"))
+        with pytest.raises(NotEnoughReplicas):
+            await broker.appends.append(topic.id, 0, batch(b"a"))
+
+
+async def test_a_fifo_message_of_unknown_outcome_is_published_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("jobs.fifo", partitions=2, replication_factor=3)
+        await cluster.move_leader("jobs.fifo", 0, 1)
+        await cluster.move_leader("jobs.fifo", 1, 2)
+        key = next(key for key in (b"%d" % number for number in range(100)) if partition_for_key(key, 2) == 1)
+        message = FifoMessage(message=Message(value=b"a", key=key), deduplication_id="d")
+        replying(
+            cluster[1], monkeypatch, NotEnoughReplicasAfterAppend("late"), *[RequestTimedOut("late")] * 100
+        )
+        monkeypatch.setattr(publishing, "REPLICATION_TIMEOUT_MS", 300)
+
+        async def publish() -> object:
+            (result,) = await cluster[1].fifo.publish(
+                topic, [message], scope=DeduplicationScope.QUEUE, origin=Origin()
+            )
+            return result
+
+        assert isinstance(await publish(), RequestTimedOut)
+        assert isinstance(await publish(), FifoPublished)
+        assert len(await stored(cluster, "jobs.fifo", 1)) == 1

@@ -112,6 +112,16 @@ class ServedConnection(FramedConnection):
         self._reply_bytes = 0
         self._is_reading_paused = False
 
+    @property
+    def calls(self) -> int:
+        """The number of calls in progress."""
+        return len(self._calls)
+
+    @property
+    def call_bytes(self) -> int:
+        """The size of the calls in progress."""
+        return self._call_bytes
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._review()
@@ -155,10 +165,18 @@ class ServedConnection(FramedConnection):
         deadline = self._loop.time() + timeout_ms / 1000
         peer = self.peer
         caller = Peer(peer.node_id, peer.incarnation, peer.cluster_id, peer.version, peer.address, deadline)
-        task = self._group.create_task(self._handle(handler, value, caller, request_id, size))
+        task = self._group.create_task(self._handle(handler, value, caller, request_id))
         self._calls[request_id] = task, deadline
+        # Not a `finally` of the task: one that is cancelled before it begins has none.
+        task.add_done_callback(lambda _: self._call_ended(request_id, size))
 
-    async def _handle(self, handler: Handler, value: Any, caller: Peer, request_id: int, size: int) -> None:
+    def _call_ended(self, request_id: int, size: int) -> None:
+        self._calls.pop(request_id, None)
+        self._call_bytes -= size
+        if self._is_reading_paused:
+            self._review()
+
+    async def _handle(self, handler: Handler, value: Any, caller: Peer, request_id: int) -> None:
         try:
             body = self._service.values.encode_reply(await handler(value, caller))
             if is_frame_length_allowed(len(body) + KIND_AND_ID.size, self._service.limits.max_frame_bytes):
@@ -179,11 +197,6 @@ class ServedConnection(FramedConnection):
             log.exception("peer_call_crashed", node=caller.node_id, request=type(value).__name__)
             failure = PeerFailed(f"{type(value).__name__} failed with {type(error).__name__}")
             self._reply(FAILURE, request_id, error_to_bytes(failure))
-        finally:
-            self._calls.pop(request_id, None)
-            self._call_bytes -= size
-            if self._is_reading_paused:
-                self._review()
 
     def _post(self, body: memoryview) -> None:
         try:

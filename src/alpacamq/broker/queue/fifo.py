@@ -8,7 +8,8 @@ queue.deduplication.start records it for the next leader.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
@@ -21,7 +22,21 @@ from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.model.errors import AlpacaError, RateLimited, RequestTimedOut
+from alpacamq.model.errors import (
+    AlpacaError,
+    BatchTooLarge,
+    DiskFull,
+    InvalidDelay,
+    InvalidRecord,
+    InvalidTimestamp,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    PartitionNotReady,
+    RateLimited,
+    RequestTimedOut,
+    TooManyDelayed,
+    UnknownTopic,
+)
 from alpacamq.model.headers import DEDUPLICATION_ID, MESSAGE_ID, ORIGIN_TOPIC, SENT_TIMESTAMP, SEQUENCE_NUMBER
 from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.murmur2 import partition_for_key
@@ -220,11 +235,51 @@ class DeduplicationWindow:
         self._usage.entries -= 1
 
 
-class _Window(NamedTuple):
-    """The window of a queue, for as long as this broker leads its first partition in this epoch."""
+class _Window:
+    """The window of a queue, for as long as this broker leads its first partition in this epoch.
 
-    leader_epoch: int
-    entries: DeduplicationWindow
+    It is stale once a publish has ended without a certain outcome: then it is read back again.
+    """
+
+    def __init__(self, leader_epoch: int, entries: DeduplicationWindow) -> None:
+        self.leader_epoch = leader_epoch
+        self.entries = entries
+        self.is_stale = False
+        # Publishes in progress: what they write may not be there yet to be read back.
+        self._publishing = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        self._publishing += 1
+        self._settled.clear()
+        try:
+            yield
+        finally:
+            self._publishing -= 1
+            if not self._publishing:
+                self._settled.set()
+
+    async def settled(self) -> None:
+        """Return once no publish is in progress."""
+        await self._settled.wait()
+
+
+# Errors of messages that were certainly not written.
+NOT_WRITTEN = (
+    BatchTooLarge,
+    DiskFull,
+    InvalidDelay,
+    InvalidRecord,
+    InvalidTimestamp,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    PartitionNotReady,
+    RateLimited,
+    TooManyDelayed,
+    UnknownTopic,
+)
 
 
 class FifoPublisher:
@@ -301,23 +356,23 @@ class FifoPublisher:
     async def _publish(
         self, call: "_Call", messages: Sequence[FifoMessage]
     ) -> list[FifoPublished | AlpacaError]:
-        window = await self._window(call.topic, call.scope)
         keys = [message.key(call.scope) for message in messages]
         results: dict[int, FifoPublished | AlpacaError] = {}
         while len(results) < len(messages):
+            window = await self._window(call.topic, call.scope)
             claimed: list[int] = []
             awaited: list[tuple[int, Pending]] = []
             for index, key in enumerate(keys):
                 if index in results:
                     continue
-                found = window.find(key, self._clock.now_ms())
+                found = window.entries.find(key, self._clock.now_ms())
                 if found is None:
                     if self._is_full():
                         results[index] = RateLimited(
                             f"More than {MAX_ENTRIES} messages were sent to FIFO queues in five minutes."
                         )
                         continue
-                    window.claim(key)
+                    window.entries.claim(key)
                     claimed.append(index)
                 elif isinstance(found, FifoPublished):
                     results[index] = found
@@ -333,12 +388,20 @@ class FifoPublisher:
         return [results[index] for index in range(len(messages))]
 
     async def _publish_claimed(
-        self, call: "_Call", window: DeduplicationWindow, claims: Sequence[tuple[bytes, FifoMessage]]
+        self, call: "_Call", window: _Window, claims: Sequence[tuple[bytes, FifoMessage]]
     ) -> list[FifoPublished | AlpacaError]:
         """Publish claimed messages; every claim is settled, whether that succeeds or raises."""
+        with window.publishing():
+            return await self._publish_in(call, window, claims)
+
+    async def _publish_in(
+        self, call: "_Call", window: _Window, claims: Sequence[tuple[bytes, FifoMessage]]
+    ) -> list[FifoPublished | AlpacaError]:
+        entries = window.entries
         open_claims = dict(claims)
+        is_certain = False
         try:
-            sequences = await self._sequences(call.topic, window, [message for _, message in claims])
+            sequences = await self._sequences(call.topic, entries, [message for _, message in claims])
             now_ms = self._clock.now_ms()
             outcomes = await self._publisher.publish(
                 call.topic.name,
@@ -348,6 +411,11 @@ class FifoPublisher:
                 ],
                 origin=call.origin,
                 traceparent=call.traceparent,
+                may_send=lambda: self._leads(call.topic, window.leader_epoch),
+            )
+            is_certain = all(
+                not isinstance(outcome, AlpacaError) or isinstance(outcome, NOT_WRITTEN)
+                for outcome in outcomes
             )
             results: list[FifoPublished | AlpacaError] = []
             for (key, message), sequence, outcome in zip(claims, sequences, outcomes, strict=True):
@@ -358,12 +426,14 @@ class FifoPublisher:
                 assert offset is not None
                 published = FifoPublished(now_ms, outcome.partition, offset, message.message_id)
                 del open_claims[key]
-                window.confirm(key, published)
+                entries.confirm(key, published)
                 results.append(published)
             return results
         finally:
+            if not is_certain:
+                window.is_stale = True  # before others claim these ids again
             for key in open_claims:
-                window.abandon(key)
+                entries.abandon(key)
 
     async def _sequences(
         self, topic: Topic, window: DeduplicationWindow, messages: Sequence[FifoMessage]
@@ -391,20 +461,32 @@ class FifoPublisher:
             window.entries.evict_before(now_ms - WINDOW_MS)
         return self._usage.entries >= MAX_ENTRIES
 
-    async def _window(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
+    async def _window(self, topic: Topic, scope: DeduplicationScope) -> _Window:
         """Return the window of a queue, read back from its records on first use in an epoch."""
         window = self._windows.get(topic.id)
-        if window is not None and window.leader_epoch == self._epoch(topic):
-            return window.entries
+        if window is not None and self._is_current(topic, window):
+            return window
         async with self._loading.setdefault(topic.id, asyncio.Lock()):
-            epoch = self._epoch(topic)
             window = self._windows.get(topic.id)
-            if window is None or window.leader_epoch != epoch:
+            while window is None or not self._is_current(topic, window):
+                epoch = self._epoch(topic)
+                if window is not None:
+                    await window.settled()
                 self._drop(topic.id)
                 self._drop_deleted()
+                # Leadership may move meanwhile.
                 window = _Window(epoch, await self._read_back(topic, scope))
                 self._windows[topic.id] = window
-        return window.entries
+        return window
+
+    def _is_current(self, topic: Topic, window: _Window) -> bool:
+        """Return whether a window holds what it must. Raises NotLeader if this broker does not lead."""
+        return not window.is_stale and window.leader_epoch == self._epoch(topic)
+
+    def _leads(self, topic: Topic, epoch: int) -> bool:
+        """Return whether this broker still decides what is a duplicate."""
+        first = self._topics.find(topic.id.bytes, 0)
+        return first is not None and first.leader_epoch == epoch
 
     def _epoch(self, topic: Topic) -> int:
         """Return the epoch in which this broker leads the first partition of a queue. Raises NotLeader."""

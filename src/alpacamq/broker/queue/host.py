@@ -22,6 +22,7 @@ from alpacamq.broker.tracing.queue import QueueTraces
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import (
     AlpacaError,
+    CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdNotFound,
     PolicyViolation,
@@ -464,7 +465,7 @@ class QueueHost:
     def _take_producer_id(self) -> int:
         try:
             taken = self._producer_ids.take()
-        except IndexError:
+        except CoordinatorLoading:
             # More than were ever needed at once: the engine is rebuilt, with more ids in stock.
             self._ids_wanted = 4 * max(self._ids_wanted, 1000)
             self._low_on_ids.set()

@@ -7,7 +7,7 @@ at the next leader too: a batch that is there already is recognised and answered
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -25,6 +25,7 @@ from alpacamq.model.batch import read_header, stamp_producer
 from alpacamq.model.errors import (
     AlpacaError,
     LeaderNotAvailable,
+    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OutOfOrderSequence,
@@ -119,12 +120,27 @@ REPEATABLE = (
 class _Sent:
     """A batch on its way, and the future of its outcome."""
 
-    __slots__ = ("data", "deadline", "has_own_producer", "is_stamped", "origin", "outcome", "records")
+    __slots__ = (
+        "data",
+        "deadline",
+        "has_own_producer",
+        "is_in_doubt",
+        "is_stamped",
+        "may_send",
+        "origin",
+        "outcome",
+        "records",
+    )
 
-    def __init__(self, data: bytearray, origin: Origin, deadline: float) -> None:
+    def __init__(
+        self, data: bytearray, origin: Origin, deadline: float, may_send: Callable[[], bool] | None
+    ) -> None:
         self.data = data
         self.origin = origin
         self.deadline = deadline
+        self.may_send = may_send
+        # Whether an attempt may have appended it.
+        self.is_in_doubt = False
         header = read_header(data)
         self.records = header.record_count
         # Its sequences are the caller's: with others, a repeated batch would not be recognised.
@@ -132,8 +148,13 @@ class _Sent:
         self.outcome: asyncio.Future[Placed | AlpacaError] = asyncio.get_running_loop().create_future()
 
     def end(self, outcome: Placed | AlpacaError) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcome)
+        if self.outcome.done():
+            return
+        if self.is_in_doubt and not isinstance(outcome, Placed):
+            outcome = RequestTimedOut(f"the batch may have been appended: {outcome}")
+        elif isinstance(outcome, UnknownBroker):
+            outcome = LeaderNotAvailable(str(outcome))
+        self.outcome.set_result(outcome)
 
 
 class _PartitionSender:
@@ -184,16 +205,29 @@ class _PartitionSender:
         """Send batches until each has an outcome."""
         loop = asyncio.get_running_loop()
         pause = FIRST_RETRY_SECONDS
-        while sent:
+        while sent := [each for each in sent if self._may_send(each)]:
+            is_answered = False
             try:
                 await self._stamp(sent)
                 results = await self._appends.call(self._place, sent, sent[0].deadline)
+                is_answered = True
             except AlpacaError as error:
                 results = [error.with_traceback(None)] * len(sent)
+            for each, result in zip(sent, results, strict=True):
+                # A leader that is replaced answers for batches that it has appended, too.
+                each.is_in_doubt |= isinstance(result, RequestTimedOut | NotEnoughReplicasAfterAppend)
+                each.is_in_doubt |= is_answered and isinstance(result, NotLeader)
             sent = self._settle(sent, results, loop.time() + pause)
             if sent:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY_SECONDS)
+
+    def _may_send(self, sent: _Sent) -> bool:
+        if sent.may_send is None or sent.may_send():
+            return True
+        self._producer_id = None
+        sent.end(NotLeader("this broker may not append it any more"))
+        return False
 
     async def _stamp(self, sent: Sequence[_Sent]) -> None:
         """Give each batch without a producer id one of this broker and the next sequence."""
@@ -219,13 +253,18 @@ class _PartitionSender:
                 # One before it was refused, or the leader has forgotten the producer: it was not appended.
                 self._producer_id, each.is_stamped = None, False
                 left.append(each)
-            elif isinstance(result, REPEATABLE) and retry_at < each.deadline and exists:
+            elif is_repeatable(each, result) and retry_at < each.deadline and exists:
                 left.append(each)
             else:
                 # Whether its sequence was used may be unknown.
                 self._producer_id = None
                 each.end(result)
         return left
+
+
+def is_repeatable(sent: _Sent, error: AlpacaError) -> bool:
+    """Return whether to send a batch again. One that may be in the log is refused below min ISR, too."""
+    return isinstance(error, REPEATABLE) or (sent.is_in_doubt and isinstance(error, NotEnoughReplicas))
 
 
 class RemoteAppends:
@@ -261,13 +300,14 @@ class RemoteAppends:
         origin: Origin = BY_BROKER,
         *,
         timeout_ms: int = TIMEOUT_MS,
+        may_send: Callable[[], bool] | None = None,
     ) -> "asyncio.Future[Placed | AlpacaError]":
         """Append one batch as `append` does; the outcome comes with the future.
 
         Batches for one partition are appended in the order of these calls, except those that carry a producer
-        id of their own.
+        id of their own. `may_send` is asked before every attempt.
         """
-        sent = _Sent(batch, origin, asyncio.get_running_loop().time() + timeout_ms / 1000)
+        sent = _Sent(batch, origin, asyncio.get_running_loop().time() + timeout_ms / 1000, may_send)
         if sent.is_stamped:
             _PartitionSender(self, place).submit(sent)
         else:
@@ -280,6 +320,11 @@ class RemoteAppends:
                 self._senders = {key: each for key, each in self._senders.items() if not each.is_idle}
             sender = self._senders[place] = _PartitionSender(self, place)
         return sender
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other brokers."""
+        return self._peers is None
 
     def exists(self, place: PartitionId) -> bool:
         """Return whether the cluster has a partition: its topic may have been deleted."""

@@ -133,6 +133,13 @@ class LeaderCalls:
             return hint.leader
         return BrokerId(state.leader)
 
+    def _final(self, place: PartitionId, error: AlpacaError) -> AlpacaError:
+        """Return the error for clients: that a broker does not know what this one knows is temporary."""
+        is_unknown = isinstance(error, UnknownBroker | UnknownTopic | UnknownTopicId)
+        if is_unknown and self.topics.exists(place.topic_id.bytes, place.partition):
+            return LeaderNotAvailable(str(error))
+        return error.with_traceback(None)
+
     def _may_retry(self, place: PartitionId, error: AlpacaError, retries: Retries) -> bool:
         """Whether to look for a leader again: there is one to be found, and time left."""
         return (
@@ -167,7 +174,7 @@ class LeaderCalls:
                 return await self.call(leader, request(left_ms), left_ms + CALL_MS)
             except AlpacaError as error:
                 if not self._may_retry(place, error, retries):
-                    raise
+                    raise self._final(place, error) from None
                 retries.note(place, error)
             await retries.pause()
 

@@ -123,7 +123,7 @@ class TransactionalAppends:
             results |= done
             if not not_begun:
                 return results
-            if loop.time() + pause_seconds >= deadline:
+            if self._peers is None or loop.time() + pause_seconds >= deadline:
                 return results | {place: [error] * len(batches[place]) for place, error in not_begun.items()}
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, MAX_RETRY_SECONDS)
@@ -141,9 +141,13 @@ class TransactionalAppends:
         calls = asyncio.gather(
             *(self._append_elsewhere(producer, place, batches[place], origin) for place in elsewhere)
         )
-        results = await self._append_here(producer, here, batches, origin)
+        try:
+            results = await self._append_here(producer, here, batches, origin)
+            outcomes = await calls
+        finally:
+            calls.cancel()
         not_begun: dict[PartitionId, AlpacaError] = {}
-        for place, outcome in zip(elsewhere, await calls, strict=True):
+        for place, outcome in zip(elsewhere, outcomes, strict=True):
             if not isinstance(outcome, AlpacaError):
                 results[place] = outcome
             elif has_not_begun(outcome) and self._topics.exists(place.topic_id.bytes, place.partition):

@@ -200,6 +200,8 @@ class PartitionViews:
         self._watched: dict[RemotePartition, None] = {}
         self._polls: dict[BrokerId, _Poll] = {}
         self._changed = asyncio.Event()
+        # Set while a partition has no leader to ask.
+        self._looking_again: asyncio.TimerHandle | None = None
         self._refreshes: dict[TopicId, asyncio.Task[bool]] = {}
         # Until when leaders are not asked that did not answer.
         self._silent: dict[BrokerId, float] = {}
@@ -393,9 +395,13 @@ class PartitionViews:
                 view.wake()
             else:
                 is_incomplete = True
-        if is_incomplete:
-            loop.call_later(RETRY_SECONDS, self._changed.set)
+        if is_incomplete and self._looking_again is None:
+            self._looking_again = loop.call_later(RETRY_SECONDS, self._look_again)
         return groups
+
+    def _look_again(self) -> None:
+        self._looking_again = None
+        self._changed.set()
 
     async def _on_watch(self, request: WatchBounds, _peer: Peer) -> WatchedBounds:
         """Answer as soon as a partition is not as the caller knows it."""
