@@ -48,13 +48,15 @@ async def test_a_topic_deleted_while_a_broker_is_down_is_deleted_there_too(tmp_p
     async with three_brokers(tmp_path, stray_retention_ms=0) as cluster:
         await cluster.create("kept", partitions=1)
         await cluster.create("gone", partitions=2)
+        partitions = tmp_path / "node-3" / "partitions"
+
+        def has(topic: str) -> bool:
+            return any(each.name.startswith(f"{topic}-") for each in partitions.iterdir())
+
+        await cluster.until(lambda: has("kept") and has("gone"), "both topics on node 3")
         await cluster.kill(3)
         await cluster.any.topics.delete("gone")
-        partitions = tmp_path / "node-3" / "partitions"
-        assert any(each.name.startswith("gone-") for each in partitions.iterdir())
+        assert has("gone")
         await cluster.start(3)
-        await cluster.until(
-            lambda: not any(each.name.startswith("gone-") for each in partitions.iterdir()),
-            "directories of the deleted topic to go",
-        )
-        assert any(each.name.startswith("kept-") for each in partitions.iterdir())
+        await cluster.until(lambda: not has("gone"), "directories of the deleted topic to go")
+        assert has("kept")
