@@ -9,6 +9,7 @@ from .network import missing_for_cuts
 from .run import Plan, run
 
 
+@pytest.mark.heavy
 def test_nothing_is_lost_when_nodes_are_killed(tmp_path: Path) -> None:
     faults = [FAULTS["kill"], FAULTS["restart"]]
     report = run(Plan(seconds=0, count=2, seed=1, faults=faults, loads=["groups"]), tmp_path)

@@ -155,7 +155,9 @@ def counts(broker: Broker, topic: str, *, until: dict[str, int]) -> Counter[str]
     return found
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at_least_once", marks=pytest.mark.heavy), "exactly_once_v2"]
+)
 def test_a_word_count_survives_the_death_of_a_process(
     start: Start, broker: Broker, confluent: Confluent, topic: str, guarantee: str
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_word_count_survives_the_death_of_a_process(
     second.stop()
 
 
+@pytest.mark.heavy
 def test_standby_tasks_and_endpoints(start: Start, broker: Broker, topic: str) -> None:
     configure(
         broker,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -179,6 +180,7 @@ def test_a_node_of_a_cluster_does_not_start_without_the_list_of_nodes(tmp_path: 
         assert "belongs to a cluster of several nodes (1, 2, 3)" in alone.last_output()
 
 
+@pytest.mark.heavy
 def test_a_node_that_comes_back_after_long_catches_up(tmp_path: Path) -> None:
     """Records were deleted that it lacks, a topic is gone that it has, and another is new."""
     with running_nodes(tmp_path) as nodes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import httpx
+import pytest
 from botocore.config import Config
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -112,6 +113,7 @@ def check(messages: list[Any], values: list[str]) -> None:
         assert message.timestamp()[1] >= due_ms, (message.value(), message.timestamp(), due_ms)
 
 
+@pytest.mark.heavy
 def test_delayed_messages_are_delivered_once_though_brokers_are_killed(tmp_path: Path) -> None:
     with running_nodes(tmp_path) as nodes:
         admin = AdminClient({"bootstrap.servers": nodes.kafka})

@@ -34,7 +34,7 @@ def metrics(node: Node) -> str:
         connection.close()
 
 
-@pytest.mark.parametrize("fail", [Node.kill, Node.suspend])
+@pytest.mark.parametrize("fail", [Node.kill, pytest.param(Node.suspend, marks=pytest.mark.heavy)])
 def test_members_heartbeat_without_an_error_while_their_coordinator_fails(
     tmp_path: Path, fail: Callable[[Node], None]
 ) -> None:

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import eventually
 
 from .nodes import Node, Nodes, free_ports, running_nodes
@@ -62,6 +64,7 @@ def test_mistakes_are_named_and_the_cluster_goes_on(tmp_path: Path) -> None:
                 node.end()
 
 
+@pytest.mark.heavy
 def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     alone = Node(tmp_path / "other", 3, free_ports(4), "")

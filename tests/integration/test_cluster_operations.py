@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.cli.command import Command
 from tests.waiting import eventually
@@ -126,6 +127,7 @@ def test_a_lost_node_is_shown_and_removed_by_force(tmp_path: Path) -> None:
         assert [voter["node_id"] for voter in ctl.json("cluster", "status")["voters"]] == [1, 2]
 
 
+@pytest.mark.heavy
 def test_a_node_without_a_majority_says_so_and_is_not_ready(tmp_path: Path) -> None:
     with running_nodes(tmp_path) as nodes:
         left = nodes.by_id[1]
@@ -158,6 +160,7 @@ def test_a_node_without_a_majority_says_so_and_is_not_ready(tmp_path: Path) -> N
         eventually(waits, within_s=60, what="the node says what it waits for")
 
 
+@pytest.mark.heavy
 def test_a_cluster_that_lost_its_majority_is_recovered_from_the_last_node(tmp_path: Path) -> None:
     with running_nodes(tmp_path) as nodes:
         create(nodes, "orders")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -196,6 +197,7 @@ def visible(nodes: Nodes, index: int) -> list[str]:
         consumer.close()
 
 
+@pytest.mark.heavy
 def test_transactions_survive_kills_of_coordinators_and_leaders(tmp_path: Path) -> None:
     dice = random.Random(20_013)
     with running_nodes(tmp_path) as nodes:

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from tests.compat.confluent import Confluent
@@ -15,6 +16,7 @@ PARTITIONS = 4
 DEADLINE_S = 120
 
 
+@pytest.mark.heavy
 def test_a_million_records_are_read_back_in_order(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     Confluent(broker.address).create_topic("million", partitions=PARTITIONS)
