@@ -135,10 +135,11 @@ class Report:
         )
 
     def _compared(self) -> list[Figure]:
-        """Return the results, ours with their ratio to the peer's."""
-        peers = {
-            (figure.case, figure.unit): figure.median for figure in self.figures if figure.server != OURS
-        }
+        """Return the results, ours with their ratio to the peer's: the first, if it was measured in variants."""
+        peers: dict[tuple[str, str], float] = {}
+        for figure in self.figures:
+            if figure.server != OURS:
+                peers.setdefault((figure.case, figure.unit), figure.median)
         return [
             msgspec.structs.replace(figure, of_peer=round(figure.median / peers[figure.case, figure.unit], 3))
             if figure.server == OURS and peers.get((figure.case, figure.unit))
