@@ -135,7 +135,7 @@ class Report:
         )
 
     def _compared(self) -> list[Figure]:
-        """Return the results, ours with their ratio to the peer's: the first, if it was measured in variants."""
+        """Return the results, ours with their ratio to the peer's, to its first variant if it has several."""
         peers: dict[tuple[str, str], float] = {}
         for figure in self.figures:
             if figure.server != OURS:
