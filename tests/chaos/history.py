@@ -276,12 +276,11 @@ class History:
 
     def write(self, *events: Event) -> None:
         """Append events, stamped with the time unless they have one."""
-        now_s = time.monotonic()
-        stamped = [_stamped(event, now_s) for event in events]
-        data = b"".join(msgspec.json.encode(event) + b"\n" for event in stamped)
         with self._lock:
-            # In the order of the times: a reader of the file relies on it.
-            os.write(self._descriptor, data)
+            # The time is taken here: a reader of the file relies on its order.
+            now_s = time.monotonic()
+            stamped = [_stamped(event, now_s) for event in events]
+            os.write(self._descriptor, b"".join(msgspec.json.encode(event) + b"\n" for event in stamped))
             self.acked.extend(
                 (now_s, each.topic, each.partition) for each in stamped if isinstance(each, Acked)
             )

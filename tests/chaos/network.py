@@ -1,7 +1,7 @@
 """A network of the nodes' own, whose wires can be cut in each direction. Needs root.
 
 Each node has a network namespace with one interface on a bridge; clients reach the nodes over the bridge.
-A direction is cut by sending its packets to a hardware address that nobody has: they vanish without an
+A direction is cut by sending its packets to an unused hardware address: they are lost without an
 error, as on a broken wire.
 """
 

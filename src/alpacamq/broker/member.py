@@ -34,10 +34,38 @@ from .peers.bootstrap import Bootstrap, Candidate
 from .peers.handshake import LocalNode, Peer, read_secret
 from .peers.link import Dialler, Events, Peers
 from .peers.values import Values
-from .remote import shards
-from .remote.values import REMOTE_VALUES
+from .remote import (
+    appends,
+    fifo,
+    history,
+    markers,
+    progress,
+    read_values,
+    redrives,
+    shards,
+    status,
+    traces,
+    transactional_appends,
+    views,
+)
 
 log = get_logger(__name__)
+
+# Calls to the partitions and state machines that other brokers lead.
+REMOTE_VALUES: tuple[type[msgspec.Struct], ...] = (
+    *appends.VALUES,
+    *fifo.VALUES,
+    *history.VALUES,
+    *markers.VALUES,
+    *progress.VALUES,
+    *read_values.VALUES,
+    *redrives.VALUES,
+    *shards.VALUES,
+    *status.VALUES,
+    *traces.VALUES,
+    *transactional_appends.VALUES,
+    *views.VALUES,
+)
 
 CONTROLLER_ROLE = "controller"
 CLUSTER_LISTENER = "cluster"

@@ -12,12 +12,14 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message, Published, Result
 from alpacamq.broker.queue.fifo import DeduplicationScope, FifoMessage, FifoPublished
 from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.broker.remote import appends
 from alpacamq.broker.remote.appends import Placed
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidTimestamp,
+    LeaderNotAvailable,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
@@ -258,3 +260,18 @@ async def test_a_fifo_message_of_unknown_outcome_is_published_once(
         assert isinstance(await publish(), RequestTimedOut)
         assert isinstance(await publish(), FifoPublished)
         assert len(await stored(cluster, "jobs.fifo", 1)) == 1
+
+
+async def test_batches_beyond_a_limit_are_refused_while_their_leaders_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "MAX_WAITING_BYTES", 1000)
+    async with three_brokers(tmp_path) as cluster:
+        topic = await cluster.create("orders", partitions=1)
+        broker = cluster.follower_of("orders")
+        place = PartitionId(topic.id, 0)
+        waiting = broker.appends.submit(place, batch(b"a" * 600))
+        assert isinstance(await broker.appends.submit(place, batch(b"b" * 600)), LeaderNotAvailable)
+        assert isinstance(await waiting, Placed)
+        assert isinstance(await broker.appends.submit(place, batch(b"c" * 600)), Placed)
+        assert await stored(cluster, "orders") == [b"a" * 600, b"c" * 600]

@@ -19,6 +19,8 @@ from typing import Generic, NamedTuple, TypeVar
 from alpacamq import __version__
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.health import all_checks
+from alpacamq.broker.peers.link import LinkState
+from alpacamq.broker.remote.status import count_partitions, follower_lags
 from alpacamq.broker.slices import in_slices
 from alpacamq.coordinator.groups import GroupStats
 from alpacamq.coordinator.transactions.transaction import ListTransactions
@@ -31,7 +33,6 @@ from alpacamq.telemetry.metrics import Metrics
 from alpacamq.wire.queues import QueueTotals
 
 from . import requests
-from .cluster import collect_cluster
 from .exposition import Exposition, Labels
 from .requests import Traffic
 from .stats import lanes_of, stats_of, totals_of
@@ -395,6 +396,49 @@ class GroupCollector:
                 behind = max(partition.high_watermark - committed.offset, 0)
                 lags[topic] = lags.get(topic, 0) + behind
         return lags
+
+
+async def collect_cluster(text: Exposition, broker: Broker) -> None:
+    """Collect what this node has and does in its cluster."""
+    _collect_metadata(text, broker)
+    image, node_id = broker.metadata.image, broker.settings.node_id
+    counts = (await count_partitions(image, node_id)).by_broker[node_id]
+    text.one(m.LED_PARTITIONS, counts.leaders)
+    text.one(m.REPLICAS, counts.replicas)
+    text.one(m.UNDER_REPLICATED, counts.under_replicated)
+    text.one(m.UNDER_MIN_ISR, counts.below_min_isr)
+    text.one(m.OFFLINE_PARTITIONS, len(image.leaderless))
+    text.one(m.REASSIGNING_PARTITIONS, len(image.moving))
+    text.one(m.NOT_PREFERRED_PARTITIONS, len(image.not_preferred))
+    replication = broker.replication
+    text.one(m.ISR_SHRINKS, replication.stats.in_sync_shrinks)
+    text.one(m.ISR_EXPANDS, replication.stats.in_sync_expands)
+    lags = await follower_lags(list(replication.led_partitions))
+    text.one(m.FOLLOWER_LAG, max((each.lag_messages for each in lags), default=0))
+    text.one(m.FOLLOWER_LAG_SECONDS, max((each.lag_ms for each in lags), default=0) / 1000)
+    text.one(m.REPLICATION_IN, replication.received_bytes)
+    text.one(m.REPLICATION_OUT, replication.stats.sent_bytes)
+    _collect_links(text, broker)
+
+
+def _collect_metadata(text: Exposition, broker: Broker) -> None:
+    metadata = broker.metadata
+    text.one(m.ACTIVE_CONTROLLER, int(metadata.is_controller))
+    text.one(m.CONTROLLER_CHANGES, metadata.controller_changes)
+    text.one(m.METADATA_TERM, metadata.quorum.term)
+    text.one(m.METADATA_COMMITTED, metadata.quorum.commit_index)
+    text.one(m.METADATA_APPLIED, metadata.applied_index)
+    registered = metadata.image.brokers.get(broker.settings.node_id)
+    # A broker that is cut off does not learn that it is fenced.
+    is_fenced = registered is None or registered.is_fenced or not broker.registration.has_contact()
+    text.one(m.BROKER_FENCED, int(is_fenced))
+
+
+def _collect_links(text: Exposition, broker: Broker) -> None:
+    links = [] if broker.member is None else broker.member.peers.statuses()
+    states = Counter(link.state for link in links)
+    text.add(m.PEER_LINKS, {(state.value,): states[state] for state in LinkState})
+    text.one(m.PEER_CALLS, sum(link.calls_in_flight for link in links))
 
 
 async def collect_delays(text: Exposition, broker: Broker) -> None:

@@ -86,7 +86,7 @@ async def _known_bounds(reads: RemoteReads, topic: str, places: Sequence[Partiti
 
 
 def _of_topic(error: AlpacaError, topic: str) -> AlpacaError:
-    """Return the error of a read; a topic that had an id has been deleted since if nobody knows it."""
+    """Return the error of a read; a topic whose id the image does not know has been deleted."""
     if isinstance(error, UnknownTopicId):
         return UnknownTopic(f"topic {topic!r} was deleted")
     return error

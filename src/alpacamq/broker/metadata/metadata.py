@@ -306,7 +306,7 @@ class Metadata:
         return Decided(decision.reply, self._last)
 
     def _check_does_not_vote(self, node_id: BrokerId) -> None:
-        """Refuse to forget a voter: a majority would still need it, and nobody would know its address."""
+        """Refuse to forget a voter: a majority would still need it, and its address would be lost."""
         if any(voter.id == node_id for voter in self._quorum.voters):
             raise InvalidRequest(f"node {node_id} is a voter of the metadata log; remove its vote first")
 

@@ -48,6 +48,8 @@ MAX_RETRY_SECONDS = 0.5
 # Batches of one call at most. A leader recognises only so many of the last ones of a producer.
 MAX_CALL_BATCHES = 5
 MAX_CALL_BYTES = 4 << 20
+# Of all partitions together, while their leaders do not answer. More is refused.
+MAX_WAITING_BYTES = 128 << 20
 # Partitions whose producer ids are kept while nothing is sent to them.
 MAX_IDLE = 10_000
 _SEQUENCES = 1 << 31
@@ -275,6 +277,7 @@ class RemoteAppends:
         self._peers = peers
         self.producer_ids = producer_ids
         self._senders: dict[PartitionId, _PartitionSender] = {}
+        self._waiting_bytes = 0
 
     @property
     def handlers(self) -> Mapping[type[msgspec.Struct], Any]:
@@ -308,11 +311,20 @@ class RemoteAppends:
         id of their own. `may_send` is asked before every attempt.
         """
         sent = _Sent(batch, origin, asyncio.get_running_loop().time() + timeout_ms / 1000, may_send)
+        size = len(batch)
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
+            sent.end(LeaderNotAvailable(f"{MAX_WAITING_BYTES} bytes wait for the leaders of partitions"))
+            return sent.outcome
+        self._waiting_bytes += size
+        sent.outcome.add_done_callback(lambda _: self._ended(size))
         if sent.is_stamped:
             _PartitionSender(self, place).submit(sent)
         else:
             self._sender(place).submit(sent)
         return sent.outcome
+
+    def _ended(self, size: int) -> None:
+        self._waiting_bytes -= size
 
     def _sender(self, place: PartitionId) -> _PartitionSender:
         if (sender := self._senders.get(place)) is None:

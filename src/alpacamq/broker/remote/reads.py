@@ -408,7 +408,7 @@ class RemoteReads:
     async def _wait_elsewhere(
         self, positions: Mapping[PartitionId, int], deadline: float, *, committed: bool
     ) -> None:
-        """Wait at the leaders until one of them has records, or leads no more."""
+        """Wait at the leaders until one of them has records, or ceases to lead."""
         loop = asyncio.get_running_loop()
         retries = Retries(0)
         while (left_ms := int((deadline - loop.time()) * 1000)) > 0:

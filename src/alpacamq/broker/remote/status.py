@@ -33,8 +33,6 @@ log = get_logger(__name__)
 REPORT_SECONDS = 2.0
 # Reassignments whose progress a node reports.
 MAX_MOVES = 1000
-# Partitions that are counted between two turns of the event loop.
-_AT_ONCE = 500
 
 
 class FollowerLag(msgspec.Struct, frozen=True, array_like=True):
@@ -208,20 +206,24 @@ class ClusterStatus:
         ]
 
 
-async def count_partitions(image: ClusterImage) -> Summary:
-    """Count all partitions, in slices; the image may change meanwhile."""
+async def count_partitions(image: ClusterImage, on: BrokerId | None = None) -> Summary:
+    """Count all partitions, or those with a replica on one broker, in slices. The image may change."""
+    places: Iterable[PartitionId]
+    if on is None:
+        topics = list(image.topics.values())
+        places = (PartitionId(topic.id, index) for topic in topics for index in range(topic.partitions))
+    else:
+        places = list(image.replicas_on(on))
     summary = Summary()
-    counted = 0
-    for topic in list(image.topics.values()):
-        states = list(image.partitions_of(topic.id))
-        configured = configured_min_isr(image, topic)
-        for first in range(0, len(states), _AT_ONCE):
-            some = states[first : first + _AT_ONCE]
-            summary.add(some, configured)
-            counted += len(some)
-            if counted >= _AT_ONCE:
-                counted = 0
-                await asyncio.sleep(0)
+    configured: dict[TopicId, int | None] = {}
+    async for some in in_slices(places):
+        for place in some:
+            topic, state = image.topic_by_id(place.topic_id), image.partition(place)
+            if topic is None or state is None:
+                continue  # deleted meanwhile
+            if topic.id not in configured:
+                configured[topic.id] = configured_min_isr(image, topic)
+            summary.add([state], configured[topic.id])
     return summary
 
 
