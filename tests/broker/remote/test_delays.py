@@ -160,7 +160,8 @@ async def test_messages_survive_the_leader_of_their_target(tmp_path: Path) -> No
         values = [f"{number}" for number in range(100)]
         for at in range(0, 100, 10):
             await schedule(cluster[shard], 200 + 20 * at, *values[at : at + 10])
-        await asyncio.sleep(0.3)  # some are delivered, some are on their way
+        target = await cluster.led("orders")
+        await cluster.until(lambda: target.high_watermark > 0, "the first deliveries")
         await cluster.kill(victim)
         await delivered(cluster, *values, partitions=1)
 
