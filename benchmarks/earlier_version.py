@@ -1,15 +1,15 @@
 """What does a message cost the broker, compared with an earlier version?
 
-`python -m benchmarks.earlier_version REVISION [rounds]` runs both versions in turns on the same Python and
-compares the CPU time of the broker. The least of all rounds is compared: other work on the machine adds to a
-sample and never takes away.
+`python -m benchmarks.earlier_version REVISION [rounds]` starts both versions on the same Python, gives them
+the same load in turns and compares the CPU time of the brokers. On a shared machine a sample varies by more
+than the versions differ, so both have the same neighbours in every round, and there are many rounds.
 """
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from . import http_load, machine, page, report, topics, wire
@@ -23,7 +23,7 @@ from .session import ROOM
 from .sqs_load import SqsQueue
 from .writers import pipelined
 
-ROUNDS = 6
+ROUNDS = 15
 UNIT = "µs of broker CPU per message"
 VALUE = "x" * SIZE
 BATCHED = 300_000
@@ -104,33 +104,35 @@ def checked_out(revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(path)], check=True)
 
 
-def costs(version: AlpacaMQ, directory: Path) -> dict[str, float]:
-    """Return the cost of a message in each case, on a new broker, after one run to warm up."""
-    found = {}
-    with running(version, directory) as server:
-        for case, work in CASES.items():
-            runs = work(server)
-            next(runs)
-            began_ns = cpu_ns(server.pid)
-            messages = next(runs)
-            found[case] = (cpu_ns(server.pid) - began_ns) / messages / 1000
+def costs(
+    work: Callable[[Server], Iterator[int]], servers: Sequence[Server], rounds: int
+) -> list[list[float]]:
+    """Return the cost of a message in every round, by server, after one run each to warm up."""
+    found: list[list[float]] = [[] for _ in servers]
+    runs = [work(server) for server in servers]
+    for each in runs:
+        next(each)
+    for number in range(rounds):
+        places = range(len(servers))
+        for place in places if number % 2 else reversed(places):
+            began_ns = cpu_ns(servers[place].pid)
+            messages = next(runs[place])
+            found[place].append((cpu_ns(servers[place].pid) - began_ns) / messages / 1000)
     return found
 
 
 def main(revision: str, rounds: int = ROUNDS) -> None:
     load_average = machine.load_average()
     collected = Report("earlier_version", (__doc__ or "").splitlines()[0])
-    with checked_out(revision) as tree, tempfile.TemporaryDirectory(dir=ROOM) as room:
+    with ExitStack() as stack:
+        tree = stack.enter_context(checked_out(revision))
+        room = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ROOM)))
         versions = [AlpacaMQ(source=REPOSITORY), AlpacaMQ(name=revision, source=tree)]
-        samples: dict[str, list[dict[str, float]]] = {each.name: [] for each in versions}
-        for number in range(rounds):
-            for version in versions if number % 2 else reversed(versions):
-                samples[version.name].append(costs(version, Path(room) / f"{version.name}-{number}"))
-                print(f"  round {number + 1} of {rounds}: {version.name}", flush=True)
-    for case in CASES:
-        least = {name: min(each[case] for each in runs) for name, runs in samples.items()}
-        for name in samples:
-            collected(case=case, server=name, unit=UNIT, samples=[least[name]])
+        servers = [stack.enter_context(running(each, room / each.name)) for each in versions]
+        for case, work in CASES.items():
+            for version, samples in zip(versions, costs(work, servers, rounds), strict=True):
+                collected(case=case, server=version.name, unit=UNIT, samples=samples)
+            print(f"  {case}", flush=True)
     results = collected.results(
         machine.machine(ROOM), machine.commit(), machine.client_versions(), load_average
     )
