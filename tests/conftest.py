@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from alpacamq.model.topics import MAX_NAME_LENGTH
 
+from .broker_cluster import make_broker
 from .brokers import Broker
 
 # Durations of examples mean nothing on a busy machine.
@@ -34,7 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write actual results into the transcripts"
     )
-    parser.addoption("--nodes", type=int, default=1, help="run tests/compat with a cluster of so many nodes")
+    parser.addoption(
+        "--nodes",
+        type=int,
+        default=1,
+        help="run tests/compat and tests/spark with a cluster of so many nodes",
+    )
     parser.addoption("--screenshots", action="store_true", help="retake the screenshots of the console")
 
 
@@ -57,13 +63,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_FailuresAtOnce(terminal))
 
 
+@pytest.fixture(scope="session")
+def node_count() -> int:
+    """The nodes of each broker of a test: one, but for tests that --nodes is for."""
+    return 1
+
+
 @pytest.fixture
-def new_broker(tmp_path: Path) -> Iterator[NewBroker]:
+def new_broker(tmp_path: Path, node_count: int) -> Iterator[NewBroker]:
     """Create brokers on directories below the test's own, without starting them."""
     made: list[Broker] = []
 
     def make(name: str = "data", **options: str) -> Broker:
-        broker = Broker(tmp_path / name, **options)  # type: ignore[arg-type]
+        broker = make_broker(tmp_path / name, node_count, **options)
         made.append(broker)
         return broker
 

@@ -11,7 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from .client import DEADLINE_S, Cluster, Record, Refused
+from .client import DEADLINE_S, Cluster, Record, Refused, replicas_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,11 +123,12 @@ class AioKafka:
         topic: str,
         *,
         partitions: int = 1,
-        replication: int = 1,
+        replication: int | None = None,
         settings: Mapping[str, str] | None = None,
         only_check: bool = False,
     ) -> None:
-        new = NewTopic(topic, partitions, replication, topic_configs=dict(settings or {}))
+        replicas = replicas_for(self._address) if replication is None else replication
+        new = NewTopic(topic, partitions, replicas, topic_configs=dict(settings or {}))
         async with self._admin() as admin:
             answer = await admin.create_topics([new], validate_only=only_check)
         for _, code, words in answer.topic_errors:

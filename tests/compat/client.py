@@ -34,6 +34,11 @@ class Cluster:
     brokers: Mapping[int, str]
 
 
+def replicas_for(address: str) -> int:
+    """Return the replication factor of test topics: one replica per node of the address, up to three."""
+    return min(3, len(address.split(",")))
+
+
 class Refused(Exception):
     """The broker returned an error: Kafka's error code and the message."""
 
@@ -92,10 +97,12 @@ class Admin(Client, Protocol):
         topic: str,
         *,
         partitions: int = 1,
-        replication: int = 1,
+        replication: int | None = None,
         settings: Mapping[str, str] | None = None,
         only_check: bool = False,
-    ) -> None: ...
+    ) -> None:
+        """Create a topic, by default with `replicas_for` its broker."""
+        ...
 
     def delete_topic(self, topic: str) -> None: ...
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from .client import DEADLINE_S, Cluster, Record, Refused
+from .client import DEADLINE_S, Cluster, Record, Refused, replicas_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -128,11 +128,12 @@ class Confluent:
         topic: str,
         *,
         partitions: int = 1,
-        replication: int = 1,
+        replication: int | None = None,
         settings: Mapping[str, str] | None = None,
         only_check: bool = False,
     ) -> None:
-        new = NewTopic(topic, partitions, replication, config=dict(settings or {}))
+        replicas = replicas_for(self._address) if replication is None else replication
+        new = NewTopic(topic, partitions, replicas, config=dict(settings or {}))
         _result(self._admin.create_topics([new], validate_only=only_check)[topic])
 
     def delete_topic(self, topic: str) -> None:
@@ -199,6 +200,11 @@ class Confluent:
     def newest(self, topic: str, *, partition: int = 0) -> tuple[int, int]:
         """Return offset and timestamp of the record with the largest timestamp."""
         return self._list_offset(topic, partition, OffsetSpec.max_timestamp())
+
+    def replicas(self, topic: str) -> list[set[int]]:
+        """Return the brokers with a replica of each partition."""
+        partitions = self._admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return [set(partitions[number].replicas) for number in sorted(partitions)]
 
     def cluster(self) -> Cluster:
         answer = _result(self._admin.describe_cluster())

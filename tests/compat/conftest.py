@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import kafka.codec
 import pytest
 
+from tests.broker_cluster import make_broker
 from tests.brokers import Broker
 
 from . import kcat
 from .aio import AioKafka
 from .client import Admin, Client
-from .cluster import BrokerCluster
 from .confluent import Confluent
 from .kafka_python import KafkaPython
 from .kcat import Kcat
@@ -40,13 +40,15 @@ def skip_if_unable(kind: type[Client], compression: str = "none") -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker without automatic topic creation, or a cluster of as many nodes as --nodes says."""
-    directory = tmp_path_factory.mktemp("compat") / "data"
-    nodes: int = request.config.getoption("nodes")
-    broker = Broker(directory, config=CONFIG)
-    if nodes > 1:
-        broker = BrokerCluster(directory, nodes=nodes, config=CONFIG)
+def node_count(request: pytest.FixtureRequest) -> int:
+    count: int = request.config.getoption("nodes")
+    return count
+
+
+@pytest.fixture(scope="session")
+def broker(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker without automatic topic creation."""
+    broker = make_broker(tmp_path_factory.mktemp("compat") / "data", node_count, config=CONFIG)
     try:
         yield broker.start()
     finally:

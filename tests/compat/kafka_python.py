@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, for_code
 from kafka.protocol.consumer.offsets import OffsetSpec
 
-from .client import DEADLINE_S, Cluster, Record, Refused
+from .client import DEADLINE_S, Cluster, Record, Refused, replicas_for
 
 BLOCK_MS = 3000
 
@@ -106,13 +106,14 @@ class KafkaPython:
         topic: str,
         *,
         partitions: int = 1,
-        replication: int = 1,
+        replication: int | None = None,
         settings: Mapping[str, str] | None = None,
         only_check: bool = False,
     ) -> None:
+        replicas = replicas_for(self._address) if replication is None else replication
         wanted = {
             "num_partitions": partitions,
-            "replication_factor": replication,
+            "replication_factor": replicas,
             "configs": dict(settings or {}),
         }
         with self._admin() as admin:

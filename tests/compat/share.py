@@ -21,6 +21,8 @@ from alpacamq.client.kafka.offsets import ShareGroupOffset, share_group_offsets
 from alpacamq.protocol.error_codes import ErrorCode
 from tests.waiting import eventually
 
+from .client import replicas_for
+
 EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 
@@ -36,7 +38,7 @@ class Queue:
         self, *, partitions: int = 1, settings: Mapping[str, str] = EARLIEST, **config: str
     ) -> "Queue":
         options = {name.replace("_", "."): text for name, text in config.items()}
-        topic = NewTopic(self.topic, partitions, 1, config=options)
+        topic = NewTopic(self.topic, partitions, replicas_for(self.address), config=options)
         self._admin.create_topics([topic])[self.topic].result()
         if settings:
             self.configure(settings)

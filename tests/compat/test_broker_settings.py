@@ -1,10 +1,11 @@
 """Changing broker settings at run time: topics without an override follow them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
 import pytest
 
+from tests.broker_cluster import make_broker
 from tests.brokers import Broker, lasting_address
 from tests.kafka_tools import kafka_configs, require_kafka
 
@@ -21,10 +22,10 @@ BrokerAdmin = Confluent | KafkaPython
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests only: its settings would change other tests."""
     data_dir = tmp_path_factory.mktemp("settings") / "data"
-    broker = Broker(data_dir, config=CONFIG, kafka=lasting_address(Random()))
+    broker = make_broker(data_dir, node_count, config=CONFIG, kafka=lasting_address(Random()))
     try:
         yield broker.start()
     finally:
@@ -37,37 +38,48 @@ def brokers(request: pytest.FixtureRequest, broker: Broker) -> BrokerAdmin:
     return kind(broker.address)
 
 
+Changes = Mapping[str, tuple[str, str | None]]
+
+
+def change_each(brokers: BrokerAdmin, broker: Broker, changes: Changes) -> None:
+    """Change every broker: the one that describes a topic, or leads it, applies its own settings."""
+    for number in broker.by_id:
+        brokers.change_broker_settings(number, changes)
+
+
 def test_a_changed_setting_is_described_and_survives_a_restart(
     brokers: BrokerAdmin, broker: Broker, topic: str
 ) -> None:
     brokers.create_topic(topic)
 
-    brokers.change_broker_settings(BROKER, {"log.retention.ms": ("set", "5000000")})
+    change_each(brokers, broker, {"log.retention.ms": ("set", "5000000")})
     for _ in range(2):
         assert brokers.broker_settings(BROKER)["log.retention.ms"] == ("5000000", "DYNAMIC_BROKER_CONFIG")
         assert brokers.settings(topic)["retention.ms"] == "5000000"
         broker.stop()
         broker.start()
 
-    brokers.change_broker_settings(BROKER, {"log.retention.ms": ("delete", None)})
+    change_each(brokers, broker, {"log.retention.ms": ("delete", None)})
     assert brokers.broker_settings(BROKER)["log.retention.ms"] == ("604800000", "DEFAULT_CONFIG")
     assert brokers.settings(topic)["retention.ms"] == "604800000"
 
 
-def test_a_topic_without_an_override_follows_at_once(brokers: BrokerAdmin, topic: str) -> None:
+def test_a_topic_without_an_override_follows_at_once(
+    brokers: BrokerAdmin, broker: Broker, topic: str
+) -> None:
     own = f"{topic}-own"
     brokers.create_topic(topic)
     brokers.create_topic(own, settings={"max.message.bytes": "1000000"})
     large = [Record(value=b"x" * 3000)]
     assert brokers.produce(topic, large) == [0]
 
-    brokers.change_broker_settings(BROKER, {"message.max.bytes": ("set", "1500")})
+    change_each(brokers, broker, {"message.max.bytes": ("set", "1500")})
     try:
         with pytest.raises(Refused) as refusal:
             brokers.produce(topic, large)
         assert brokers.produce(own, large) == [0]
     finally:
-        brokers.change_broker_settings(BROKER, {"message.max.bytes": ("delete", None)})
+        change_each(brokers, broker, {"message.max.bytes": ("delete", None)})
 
     assert refusal.value.code == TOO_LARGE
     assert brokers.produce(topic, large) == [1]
@@ -109,20 +121,26 @@ def test_kafka_configs_changes_a_broker_and_all_brokers(
     """Only Kafka's own tools can name all brokers."""
     require_kafka()
     confluent.create_topic(topic)
-    one = ("--entity-type", "brokers", "--entity-name", str(BROKER))
+    one = [("--entity-type", "brokers", "--entity-name", str(number)) for number in broker.by_id]
     every = ("--entity-type", "brokers", "--entity-default")
 
-    for scope, settings in ((one, "log.retention.ms=5000000"), (every, "log.segment.bytes=2000000")):
+    for scope, settings in (
+        *((each, "log.retention.ms=5000000") for each in one),
+        (every, "log.segment.bytes=2000000"),
+    ):
         done = kafka_configs(broker.address, *scope, "--alter", "--add-config", settings)
         assert done.returncode == 0, done.stderr
 
     told = kafka_configs(broker.address, "--entity-type", "brokers", "--describe").stdout
-    assert "log.retention.ms=5000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:" in told
-    assert "log.segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:" in told
+    for described in (
+        "log.retention.ms=5000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:",
+        "log.segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:",
+    ):
+        assert told.count(described) >= len(broker.by_id)
     found = confluent.settings(topic)
     assert (found["retention.ms"], found["segment.bytes"]) == ("5000000", "2000000")
 
-    for scope, name in ((one, "log.retention.ms"), (every, "log.segment.bytes")):
+    for scope, name in (*((each, "log.retention.ms") for each in one), (every, "log.segment.bytes")):
         done = kafka_configs(broker.address, *scope, "--alter", "--delete-config", name)
         assert done.returncode == 0, done.stderr
     found = confluent.settings(topic)

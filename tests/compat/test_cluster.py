@@ -18,6 +18,14 @@ def test_every_client_sees_the_same_cluster(admin: Admin, confluent: Confluent, 
     assert cluster == confluent.cluster()
 
 
+def test_every_node_has_a_replica_of_a_topic(
+    admin: Admin, confluent: Confluent, broker: Broker, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+
+    assert confluent.replicas(topic) == [set(broker.by_id)] * 2
+
+
 def test_the_log_directory_reports_the_size_of_a_topic(
     kafka_python: KafkaPython, broker: Broker, topic: str
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.broker_cluster import make_broker
 from tests.brokers import Broker
 
 from .aio import AioKafka
@@ -193,10 +194,10 @@ def test_a_message_too_large_for_its_topic_is_refused(
 
 
 @pytest.fixture(scope="module")
-def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def generous(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with automatic topic creation."""
     config = "[topics]\nauto_create = true\ndefault_partitions = 4\n"
-    broker = Broker(tmp_path_factory.mktemp("generous") / "data", config=config)
+    broker = make_broker(tmp_path_factory.mktemp("generous") / "data", node_count, config=config)
     try:
         yield broker.start()
     finally:

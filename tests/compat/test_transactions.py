@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from operator import methodcaller
 from random import Random
 from typing import Any
 
@@ -381,7 +382,7 @@ def test_an_abandoned_transaction_is_aborted_in_time(
     assert errors[0].code() in (KafkaError._FENCED, KafkaError._STATE)
 
 
-@pytest.mark.parametrize("end", [Broker.stop, Broker.kill], ids=["stop", "kill"])
+@pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stop", "kill"])
 def test_a_transaction_continues_after_a_restart_of_the_broker(
     new_broker: NewBroker, topic: str, end: Callable[[Broker], None]
 ) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from alpacamq.client.connect import parse_address
+from alpacamq.client.connect import parse_addresses
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.session import spark_session
+from tests.broker_cluster import make_broker
 from tests.brokers import Broker
 
 from .pipeline_files import Workshop
@@ -31,8 +32,14 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("spark") / "data", config=CONFIG)
+def node_count(request: pytest.FixtureRequest) -> int:
+    count: int = request.config.getoption("nodes")
+    return count
+
+
+@pytest.fixture(scope="session")
+def broker(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = make_broker(tmp_path_factory.mktemp("spark") / "data", node_count, config=CONFIG)
     try:
         yield broker.start()
     finally:
@@ -41,7 +48,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
-    with Cluster(parse_address(broker.address)) as cluster:
+    with Cluster(*parse_addresses(broker.address)) as cluster:
         yield cluster
 
 

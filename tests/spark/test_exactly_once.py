@@ -42,7 +42,7 @@ class Sink:
         self.cluster = cluster
         self.topic = topic
         self.name = f"sink-of-{topic}-{next(names)}"
-        create_topic(cluster, topic, partitions=2, replicas=1, settings={})
+        create_topic(cluster, topic, partitions=2, replicas=-1, settings={})
 
     def batch(self, number: int, run: str = "first", query: str = "query") -> Batch:
         return Batch(sink=self.name, query=query, run=run, number=number)
@@ -409,7 +409,7 @@ def test_a_topic_for_decisions_that_is_not_ours_is_refused(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "COMMITS_TOPIC", topic)
-    create_topic(cluster, topic, partitions=3, replicas=1, settings={})
+    create_topic(cluster, topic, partitions=3, replicas=-1, settings={})
     with pytest.raises(InDoubt, match="has 3 partitions and needs 8"):
         DecisionLog(cluster, "sink")
 

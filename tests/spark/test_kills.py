@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from alpacamq.client.connect import parse_address
+from alpacamq.client.connect import parse_addresses
 from alpacamq.client.kafka.cluster import Cluster
 from tests.brokers import Broker, Output, lasting_address
 from tests.conftest import NewBroker
@@ -104,7 +104,7 @@ class Traffic:
 def broker(new_broker: NewBroker) -> Broker:
     broker = new_broker(kafka=lasting_address(Random()))
     broker.start()
-    with Cluster(parse_address(broker.address)) as cluster:
+    with Cluster(*parse_addresses(broker.address)) as cluster:
         for name in (TOPIC, SINK):
             make_topic(cluster, name, partitions=3)
     return broker
@@ -112,7 +112,7 @@ def broker(new_broker: NewBroker) -> Broker:
 
 def check(spark: SparkSession, broker: Broker, directory: Path) -> int:
     """Fail unless files and sink hold what the source holds, each once; how many that are."""
-    with Cluster(parse_address(broker.address)) as cluster:
+    with Cluster(*parse_addresses(broker.address)) as cluster:
         expected = values(cluster, TOPIC)
         assert len(set(expected)) == len(expected)
         sink = values(cluster, SINK)

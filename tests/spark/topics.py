@@ -16,7 +16,7 @@ from tests.brokers import Broker
 def make_topic(cluster: Cluster, name: str, partitions: int = 2, **settings: str) -> str:
     """Create a topic that accepts records of any age; settings with underscores for dots."""
     named = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in settings.items()}}
-    create_topic(cluster, name, partitions=partitions, replicas=1, settings=named)
+    create_topic(cluster, name, partitions=partitions, replicas=-1, settings=named)
     return name
 
 
