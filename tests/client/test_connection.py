@@ -7,10 +7,12 @@ import pytest
 from alpacamq.client.errors import Refused, Unreachable, only
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import MAX_RESPONSE_BYTES, Connection
+from alpacamq.client.kafka.offsets import Extent, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
-from alpacamq.protocol.apis import ApiKey
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
@@ -18,6 +20,13 @@ from alpacamq.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from alpacamq.protocol.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
 )
 from alpacamq.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from alpacamq.protocol.schema import encode
@@ -86,8 +95,7 @@ def test_a_failed_connection_is_not_reused() -> None:
 
 def test_an_unreachable_advertised_address_names_the_setting() -> None:
     advertised = MetadataResponseBroker(node_id=7, host="127.0.0.1", port=1)
-    # A flexible response header ends in a byte for its tagged fields.
-    metadata = frame(b"\0" + encode(MetadataResponse(brokers=[advertised], controller_id=7), 13))
+    metadata = _flexible(MetadataResponse(brokers=[advertised], controller_id=7))
     expected = pytest.raises(Unreachable, match=r"broker 7 at 127\.0\.0\.1:1.*kafka\.advertised")
     with peer(handshake(), metadata) as address, Cluster(address) as cluster, expected:
         cluster.controller()
@@ -102,8 +110,51 @@ def test_errors_carry_the_name_kafka_gives_them() -> None:
     assert Refused("x", 68).name == "NON_EMPTY_GROUP"
     assert str(Refused("deleting", 36, "it exists")) == "deleting: TOPIC_ALREADY_EXISTS: it exists"
     assert Refused("x", 9999).name == "error 9999"
-    assert Refused("x", ErrorCode.NOT_COORDINATOR).is_transient
-    assert not Refused("x", ErrorCode.NON_EMPTY_GROUP).is_transient
+
+
+@pytest.mark.parametrize(
+    ("code", "is_transient"),
+    [
+        (ErrorCode.NOT_COORDINATOR, True),
+        (ErrorCode.OFFSET_NOT_AVAILABLE, True),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, True),
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+        (ErrorCode.NETWORK_EXCEPTION, True),
+        (ErrorCode.REQUEST_TIMED_OUT, True),
+        (ErrorCode.NON_EMPTY_GROUP, False),
+    ],
+)
+def test_errors_that_pass_while_brokers_of_a_cluster_fail(code: ErrorCode, is_transient: bool) -> None:
+    assert Refused("x", code).is_transient is is_transient
+
+
+def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again() -> None:
+    place = TopicPartition(TopicName("orders"), 0)
+    metadata = _flexible(
+        MetadataResponse(
+            topics=[
+                MetadataResponseTopic(
+                    name="orders", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)]
+                )
+            ]
+        )
+    )
+
+    def listed(offset: int, error: ErrorCode = ErrorCode.NONE) -> bytes:
+        partition = ListOffsetsPartitionResponse(partition_index=0, offset=offset, error_code=error)
+        topic = ListOffsetsTopicResponse(name="orders", partitions=[partition])
+        return _flexible(ListOffsetsResponse(topics=[topic]))
+
+    answers = [listed(0), listed(-1, ErrorCode.OFFSET_NOT_AVAILABLE), listed(7)]
+    script = [each for answer in answers for each in (metadata, answer)]
+    with peer(handshake(), *script) as address, Cluster(address) as cluster:
+        assert extents(cluster, [place]) == {place: Extent(0, 7)}
+
+
+def _flexible(response: MetadataResponse | ListOffsetsResponse) -> bytes:
+    """Return a frame of the highest version; a flexible header ends in a byte for its tagged fields."""
+    api = next(api for api in APIS.values() if api.response is type(response))
+    return frame(b"\0" + encode(response, api.max_version))
 
 
 def test_only_requires_exactly_one_result() -> None:
