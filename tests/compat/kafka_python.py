@@ -192,11 +192,10 @@ class KafkaPython:
         )
 
     def log_dirs(self, topic: str) -> list[dict[str, Any]]:
-        """Return every log directory with its part of `topic`."""
+        """Return every log directory of every broker with its part of `topic`."""
         with self._admin() as admin:
-            (answer,) = admin.describe_log_dirs([topic])
-        directories: list[dict[str, Any]] = answer["log_dirs"]
-        return directories
+            answers = admin.describe_log_dirs([topic])
+        return [directory for answer in answers for directory in answer["log_dirs"]]
 
     def topic_partitions(self, topics: Sequence[str], limit: int = 2000) -> list[tuple[str, int]]:
         """Return every partition by DescribeTopicPartitions, in as many pages as necessary."""
