@@ -26,7 +26,7 @@ from alpacamq.cluster.commands import (
 from alpacamq.cluster.image import ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, min_isr
 from alpacamq.cluster.partition_state import Replicas as ReplicaIds
-from alpacamq.cluster.topics import BY_DEFAULT, configured_min_isr
+from alpacamq.cluster.topics import BY_DEFAULT, MIN_ISR, configured_min_isr, described_min_isr
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidUpdateVersion,
@@ -38,7 +38,7 @@ from alpacamq.model.errors import (
     UnknownTopicId,
 )
 from alpacamq.model.ids import BrokerId, TopicId, TopicName
-from alpacamq.model.topics import Topic, TopicConfig, is_topic_name, topic_config
+from alpacamq.model.topics import SETTINGS, Topic, TopicConfig, is_topic_name, topic_config
 from alpacamq.telemetry.logs import get_logger
 
 from .metadata.metadata import Metadata
@@ -268,6 +268,18 @@ class Topics:
             known = topic, self.defaults, topic_config(topic.overrides, self.defaults.merged)
             self._configs[topic.id] = known
         return known[2]
+
+    def settings_of(self, topic: Topic, replication_factor: int | None = None) -> dict[str, str]:
+        """Return the settings of a topic as text; one that was only validated has no replicas yet."""
+        config = self.config_of(topic)
+        found = {
+            name: setting.text(getattr(config, name.replace(".", "_"))) for name, setting in SETTINGS.items()
+        }
+        if replication_factor is None:
+            states = self.image.partitions_of(topic.id)
+            replication_factor = states[0].replication_factor if states else 1
+        found[MIN_ISR] = str(described_min_isr(self.image, topic, replication_factor))
+        return found
 
     def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None

@@ -29,6 +29,7 @@ from alpacamq.model.topics import (
 )
 
 from .image import ClusterImage
+from .partition_state import min_isr
 
 BY_DEFAULT = -1
 MIN_ISR = "min.insync.replicas"
@@ -169,6 +170,12 @@ def cluster_setting(image: ClusterImage, topic: Topic, name: str) -> Any | None:
 def configured_min_isr(image: ClusterImage, topic: Topic) -> int | None:
     """Return min.insync.replicas if it is set; see `min_isr` for the number that applies."""
     return cluster_setting(image, topic, MIN_ISR)
+
+
+def described_min_isr(image: ClusterImage, topic: Topic, replication_factor: int) -> int:
+    """Return min.insync.replicas as it is described: what is set, or the default for so many replicas."""
+    configured = configured_min_isr(image, topic)
+    return min_isr(None, replication_factor) if configured is None else configured
 
 
 def edit_list(

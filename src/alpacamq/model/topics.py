@@ -242,7 +242,8 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "min.insync.replicas": Setting(
         kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
-        doc="Replicas that must be in sync for acks=all to be accepted; more than there are count as all.",
+        doc="Replicas that must be in sync for acks=all to be accepted; more than there are count as all. "
+        "The default of a topic with 3 or more replicas is 2.",
     ),
     "preallocate": Setting(
         kind=ConfigKind.BOOLEAN, default=False,

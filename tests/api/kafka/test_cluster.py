@@ -13,11 +13,13 @@ import pytest
 from alpacamq.api.kafka.brokers import preferred_replica
 from alpacamq.api.kafka.call import Backend
 from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.handlers.configs import Resource, Source
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.brokers import Endpoint
 from alpacamq.cluster.commands import AlterPartitions, Heartbeat, IsrMember, IsrProposal, RegisterBroker
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
+from alpacamq.cluster.topics import MIN_ISR
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.model.errors import GroupIdNotFound, NotCoordinator
 from alpacamq.model.ids import BrokerId, TopicName
@@ -26,6 +28,13 @@ from alpacamq.model.topics import OFFSETS_TOPIC
 from alpacamq.node.config import KafkaConfig
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.cluster import DescribeClusterRequest
+from alpacamq.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
+)
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -65,6 +74,7 @@ from tests.broker.replication.nodes import until
 
 from .wire import Wire
 
+TOPIC, BROKER = Resource.TOPIC, Resource.BROKER
 HERE, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
 
 
@@ -177,6 +187,33 @@ async def test_metadata_lists_brokers_leaders_and_replicas(cluster: Cluster) -> 
     assert (first.leader_id, first.replica_nodes, first.isr_nodes) == (HERE, [1, 2, 3], [1, 2, 3])
     assert (second.error_code, second.leader_id, second.replica_nodes) == (0, SECOND, [2, 3, 1])
     assert second.leader_epoch == cluster.state("orders", 1).leader_epoch
+
+
+async def test_the_default_of_min_insync_replicas_is_described_by_the_number_of_replicas(
+    cluster: Cluster,
+) -> None:
+    await cluster.create("one", [HERE])
+    await cluster.create("three", [HERE, SECOND, THIRD])
+    await cluster.create("own", [HERE, SECOND, THIRD])
+    own = IncrementalAlterConfigsResource(
+        resource_type=TOPIC,
+        resource_name="own",
+        configs=[IncrementallyAlterableConfig(name=MIN_ISR, config_operation=0, value="3")],
+    )
+    await cluster.ask(IncrementalAlterConfigsRequest(resources=[own]))
+
+    async def described(kind: int, name: str, setting: str) -> tuple[str | None, int]:
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name)
+        response = await cluster.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+        (entry,) = (each for each in response.results[0].configs if each.name == setting)
+        if kind == TOPIC:
+            assert entry.synonyms[0].value == entry.value
+        return entry.value, entry.config_source
+
+    assert await described(TOPIC, "one", MIN_ISR) == ("1", Source.DEFAULT)
+    assert await described(TOPIC, "three", MIN_ISR) == ("2", Source.DEFAULT)
+    assert await described(TOPIC, "own", MIN_ISR) == ("3", Source.TOPIC)
+    assert (await described(BROKER, "1", "default.replication.factor"))[0] == "3"
 
 
 async def test_a_broker_that_left_is_not_listed_and_its_replicas_are_offline(cluster: Cluster) -> None:

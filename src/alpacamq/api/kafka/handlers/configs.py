@@ -16,6 +16,7 @@ from alpacamq.cluster.broker_config import (
     check_is_dynamic,
     usable,
 )
+from alpacamq.cluster.placement import default_replication_factor
 from alpacamq.cluster.topics import MIN_ISR, edit_list
 from alpacamq.coordinator.share.config import (
     GROUP_SETTINGS,
@@ -365,11 +366,13 @@ async def _described(
 def _topic_settings(
     backend: Backend, request: DescribeConfigsRequest, topic: Topic
 ) -> list[DescribeConfigsResourceResult]:
-    config = backend.broker.topics.config_of(topic)
     described = []
-    for name, setting in SETTINGS.items():
-        value = setting.text(getattr(config, name.replace(".", "_")))
-        synonyms = _synonyms(BROKER_NAMES.get(name, name), _defaults_of(backend, name))
+    for name, value in backend.broker.topics.settings_of(topic).items():
+        setting, defaults = SETTINGS[name], _defaults_of(backend, name)
+        if list(defaults) == [Source.DEFAULT] and name not in topic.overrides:
+            # That of min.insync.replicas depends on the number of replicas.
+            defaults[Source.DEFAULT] = value
+        synonyms = _synonyms(BROKER_NAMES.get(name, name), defaults)
         if name in topic.overrides:
             own = DescribeConfigsSynonym(name=name, value=topic.overrides[name], source=Source.TOPIC)
             synonyms.insert(0, own)
@@ -434,7 +437,7 @@ def _static_settings(backend: Backend) -> list[DescribeConfigsResourceResult]:
         "advertised.listeners": f"PLAINTEXT://{backend.host}:{backend.port}",
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "broker.id": str(backend.node_id),
-        "default.replication.factor": "1",
+        "default.replication.factor": str(default_replication_factor(backend.broker.topics.image)),
         "log.dirs": str(settings.data_directory.absolute()),
         "num.partitions": str(settings.limits.default_partitions),
     }

@@ -8,7 +8,7 @@ from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.placement import default_replication_factor
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplicaAssignment, InvalidRequest, UnknownTopicId
-from alpacamq.model.topics import SETTINGS, Topic, check_topic_name
+from alpacamq.model.topics import Topic, check_topic_name
 from alpacamq.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -144,19 +144,14 @@ def _check_count(backend: Backend, assigned: Sequence[object]) -> None:
 
 
 def _created(backend: Backend, topic: Topic, replication_factor: int) -> CreatableTopicResult:
-    config = backend.broker.topics.config_of(topic)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id,
         num_partitions=topic.partitions,
         replication_factor=replication_factor,
         configs=[
-            CreatableTopicConfigs(
-                name=name,
-                value=setting.text(getattr(config, name.replace(".", "_"))),
-                config_source=source_of(backend, topic, name),
-            )
-            for name, setting in SETTINGS.items()
+            CreatableTopicConfigs(name=name, value=value, config_source=source_of(backend, topic, name))
+            for name, value in backend.broker.topics.settings_of(topic, replication_factor).items()
         ],
     )
 

@@ -245,7 +245,6 @@ def _check_changeable(name: str) -> None:
 
 async def _described(backend: Backend, topic: Topic) -> TopicDescription:
     topics = backend.broker.topics
-    config = topics.config_of(topic)
     bounds = (await bounds_of_topics(backend.broker, [topic], DESCRIBE_MS))[topic.name]
     states = topics.image.partitions_of(topic.id)
     return TopicDescription(
@@ -256,9 +255,7 @@ async def _described(backend: Backend, topic: Topic) -> TopicDescription:
             _partition(index, state, found)
             for index, (state, found) in enumerate(zip(states, bounds, strict=False))
         ],
-        settings={
-            name: setting.text(getattr(config, name.replace(".", "_"))) for name, setting in SETTINGS.items()
-        },
+        settings=topics.settings_of(topic),
         overrides=dict(topic.overrides),
     )
 
