@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from alpacamq.client.connect import parse_addresses
 from alpacamq.client.kafka.cluster import Cluster
+from tests.broker_cluster import BrokerCluster
 from tests.brokers import Broker, Output, lasting_address
 from tests.conftest import NewBroker
 from tests.waiting import eventually
@@ -104,10 +105,14 @@ class Traffic:
 def broker(new_broker: NewBroker) -> Broker:
     broker = new_broker(kafka=lasting_address(Random()))
     broker.start()
+    make_topics(broker)
+    return broker
+
+
+def make_topics(broker: Broker) -> None:
     with Cluster(*parse_addresses(broker.address)) as cluster:
         for name in (TOPIC, SINK):
             make_topic(cluster, name, partitions=3)
-    return broker
 
 
 def check(spark: SparkSession, broker: Broker, directory: Path) -> int:
@@ -177,6 +182,46 @@ def test_kills_of_the_broker_lose_and_double_nothing(
         for query in start(spark, broker.address, TOPIC, tmp_path, to_the_end=True):
             assert query.awaitTermination(120)
     assert check(spark, broker, tmp_path) > 0
+
+
+@pytest.mark.heavy
+def test_queries_continue_while_the_nodes_that_lead_their_topics_are_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A query does not even fail: it waits for the next leader. Each node is killed in turn or twice."""
+    broker = BrokerCluster(tmp_path / "cluster", nodes=3)
+    try:
+        broker.start()
+        make_topics(broker)
+        with Traffic(broker):
+            queries = started(spark, broker, tmp_path)
+            for topic, partition in ((TOPIC, 0), (SINK, 0), (TOPIC, 1), (SINK, 2)):
+                leader = broker.leader_of(topic, partition)
+                broker.kill_node(leader)
+                wait_for_batches(queries)
+                assert [query.exception() for query in queries] == [None, None]
+                assert broker.leader_of(topic, partition) != leader
+                broker.start_node(leader)
+        stop(queries)
+        for query in start(spark, broker.address, TOPIC, tmp_path, to_the_end=True):
+            assert query.awaitTermination(120)
+        print(f"{check(spark, broker, tmp_path)} records")
+    finally:
+        broker.end()
+
+
+def started(spark: SparkSession, broker: Broker, directory: Path) -> list[StreamingQuery]:
+    """Return the queries once each has completed a batch."""
+    for _ in range(5):
+        queries = start(spark, broker.address, TOPIC, directory, to_the_end=False)
+        wait_for_batches(queries)
+        failed = [error for query in queries if (error := query.exception()) is not None]
+        if not failed:
+            return queries
+        stop(queries)
+        # On a busy machine: Spark waits 10 s for the process of a source, which imports it first.
+        assert all("Python worker failed to connect back" in str(error) for error in failed), failed
+    raise AssertionError("the processes of the sources did not start in time")
 
 
 def wait_for_batches(queries: list[StreamingQuery]) -> None:

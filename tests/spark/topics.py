@@ -1,16 +1,18 @@
 """Topics for Spark tests, filled and read without Spark."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 
 from confluent_kafka import Producer
 
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.offsets import Extent, Isolation, extents
 from alpacamq.client.kafka.reader import Delivery, Reader
 from alpacamq.client.kafka.topics import create_topic, find_topic
+from alpacamq.model.ids import TopicPartition
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 
 def make_topic(cluster: Cluster, name: str, partitions: int = 2, **settings: str) -> str:
@@ -30,10 +32,23 @@ def produce(
     assert producer.flush(30) == 0
 
 
+def settled_extents(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+    """Return start and end of partitions once no transaction is open in them.
+
+    The markers of a transaction that was ended may still be on their way to the leaders of its partitions.
+    """
+
+    def settled() -> dict[TopicPartition, Extent] | None:
+        committed = extents(cluster, partitions, Isolation.COMMITTED)
+        return committed if committed == extents(cluster, partitions) else None
+
+    return eventually(settled, what="the end of every transaction") or {}
+
+
 def deliveries(cluster: Cluster, topic: str) -> list[Delivery]:
-    """Everything that a reader of committed records sees."""
+    """Everything that a reader of committed records sees; fails if a transaction stays open."""
     partitions = find_topic(cluster, topic).all_partitions()
-    ends = extents(cluster, partitions, Isolation.COMMITTED)
+    ends = settled_extents(cluster, partitions)
     reader = Reader(cluster, {each: ends[each].start for each in partitions}, Isolation.COMMITTED)
     found: list[Delivery] = []
     while any(reader.positions[each] < ends[each].end for each in partitions):

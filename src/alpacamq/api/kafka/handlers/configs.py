@@ -17,7 +17,7 @@ from alpacamq.cluster.broker_config import (
     usable,
 )
 from alpacamq.cluster.placement import default_replication_factor
-from alpacamq.cluster.topics import MIN_ISR, edit_list
+from alpacamq.cluster.topics import BY_DEFAULT, MIN_ISR, edit_list
 from alpacamq.coordinator.share.config import (
     GROUP_SETTINGS,
     ConfigureGroupRequest,
@@ -433,11 +433,14 @@ def _broker_settings(
 
 def _static_settings(backend: Backend) -> list[DescribeConfigsResourceResult]:
     settings = backend.broker.settings
+    factor = settings.controller.replication_factor
+    if factor == BY_DEFAULT:
+        factor = default_replication_factor(backend.broker.topics.image)
     values = {
         "advertised.listeners": f"PLAINTEXT://{backend.host}:{backend.port}",
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "broker.id": str(backend.node_id),
-        "default.replication.factor": str(default_replication_factor(backend.broker.topics.image)),
+        "default.replication.factor": str(factor),
         "log.dirs": str(settings.data_directory.absolute()),
         "num.partitions": str(settings.limits.default_partitions),
     }
