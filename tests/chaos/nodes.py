@@ -2,8 +2,9 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -22,35 +23,63 @@ DISK_MIB = 768
 FILLER = "filler"
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A program that nodes run: a module, and a command that starts it."""
+
+    name: str
+    module: str = "alpacamq.node.main"
+    launcher: Sequence[str] = ()
+
+
+CURRENT = Version("current")
+
+
 class ChaosNodes(Nodes):
     """The nodes of a run, and what they run on."""
 
     def __init__(
-        self, root: Path, network: Network | None, disks: dict[int, PowerCutDisk], count: int = 3
+        self,
+        root: Path,
+        network: Network | None,
+        disks: dict[int, PowerCutDisk],
+        count: int = 3,
+        version: Version = CURRENT,
     ) -> None:
+        self._root = root
         self.network = network
         self.disks = disks
         secret = root / "secret"
         secret.write_text(SECRET)
-        settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n'
+        self._settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n'
         ports = free_ports(4 * count)
-        groups = {number: ports[4 * number - 4 : 4 * number] for number in range(1, count + 1)}
-        hosts = {number: network.address(number) if network else "127.0.0.1" for number in groups}
-        self.listed = ",".join(f"{number}@{hosts[number]}:{each[3]}" for number, each in groups.items())
-        self.by_id = {
-            number: Node(
-                root,
-                number,
-                each,
-                self.listed,
-                host=hosts[number],
-                settings=settings,
-                data=disks[number].path / "data" if number in disks else None,
-                launcher=network.launcher(number) if network else (),
-            )
-            for number, each in groups.items()
-        }
+        self._ports = {number: ports[4 * number - 4 : 4 * number] for number in range(1, count + 1)}
+        self.listed = ",".join(
+            f"{number}@{self._host(number)}:{each[3]}" for number, each in self._ports.items()
+        )
+        self.by_id = {number: self._node(number, version) for number in self._ports}
         self._admin: AdminClient | None = None
+
+    def _host(self, number: int) -> str:
+        return self.network.address(number) if self.network else "127.0.0.1"
+
+    def _node(self, number: int, version: Version, *, is_alone: bool = False) -> Node:
+        return Node(
+            self._root,
+            number,
+            self._ports[number],
+            "" if is_alone else self.listed,
+            host=self._host(number),
+            settings=self._settings,
+            data=self.disks[number].path / "data" if number in self.disks else None,
+            launcher=(*(self.network.launcher(number) if self.network else ()), *version.launcher),
+            module=version.module,
+        )
+
+    def install(self, number: int, version: Version) -> None:
+        """Let a node that has stopped run this version from its next start on."""
+        assert not self.by_id[number].is_running
+        self.by_id[number] = self._node(number, version)
 
     @property
     def admin(self) -> AdminClient:
@@ -123,8 +152,11 @@ class ChaosNodes(Nodes):
 
 
 @contextmanager
-def chaos_nodes(root: Path, *, with_network: bool, with_disks: bool, count: int = 3) -> Iterator[ChaosNodes]:
+def chaos_nodes(
+    root: Path, *, with_network: bool = False, with_disks: bool = False, version: Version = CURRENT
+) -> Iterator[ChaosNodes]:
     """Yield running nodes; what they run on is removed afterwards."""
+    count = 3
     with ExitStack() as stack:
         network = None
         if with_network:
@@ -138,7 +170,7 @@ def chaos_nodes(root: Path, *, with_network: bool, with_disks: bool, count: int 
             disks[number] = PowerCutDisk(place, MountOptions("synced", "commit=600"), size_mib=DISK_MIB)
             stack.callback(_remove, disks[number])
             disks[number].mount()
-        nodes = ChaosNodes(root, network, disks, count)
+        nodes = ChaosNodes(root, network, disks, count, version)
         stack.callback(_end, nodes)
         nodes.start()
         yield nodes

@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -110,21 +111,33 @@ class Report:
 
 
 def run(plan: Plan, directory: Path) -> Report:
-    """Run it; the history and the logs of the nodes stay in `directory`."""
-    history = History(directory / "history.jsonl")
-    report = Report(plan.seed)
+    """Inject faults under load; the history and the logs of the nodes stay in `directory`."""
     needs_network = any(fault.needs_network for fault in plan.faults)
     needs_disks = any(fault.needs_disks for fault in plan.faults)
     with chaos_nodes(directory, with_network=needs_network, with_disks=needs_disks) as nodes:
-        loads = [LOADS[name](nodes, history, plan.seed) for name in plan.loads]
-        for load in loads:
-            load.prepare()
-        for load in loads:
-            load.start()
-        time.sleep(WARM_UP_S)
-        _inject_faults(plan, nodes, history, report)
-        for load in loads:
-            load.finish()
+        loads = {name: LOADS[name] for name in plan.loads}
+        return under_load(nodes, loads, directory, partial(_inject_faults, plan, nodes), plan.seed)
+
+
+def under_load(
+    nodes: ChaosNodes,
+    kinds: Mapping[str, Callable[[ChaosNodes, History, int], Load]],
+    directory: Path,
+    act: Callable[[History, Report], None],
+    seed: int = 1,
+) -> Report:
+    """Do something to nodes under load, and check what clients were promised."""
+    history = History(directory / "history.jsonl")
+    report = Report(seed)
+    loads = [kind(nodes, history, seed) for kind in kinds.values()]
+    for load in loads:
+        load.prepare()
+    for load in loads:
+        load.start()
+    time.sleep(WARM_UP_S)
+    act(history, report)
+    for load in loads:
+        load.finish()
     history.close()
     events = list(read_events(history.path))
     report.anomalies = check(events)

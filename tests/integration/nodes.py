@@ -45,8 +45,9 @@ class Node(Program):
         settings: str = "",
         data: Path | None = None,
         launcher: Sequence[str] = (),
+        module: str = "alpacamq.node.main",
     ) -> None:
-        """`settings` are further lines of [cluster] and sections; `launcher` is a command that runs it."""
+        """`settings` are further lines of [cluster] and sections; `launcher` runs `module`."""
         kafka, http, sqs, cluster = (f"{host}:{port}" for port in ports)
         self.id = node_id
         self.kafka = kafka
@@ -57,7 +58,7 @@ class Node(Program):
         config = root / f"node-{node_id}.toml"
         config.write_text(f'[logging]\nformat = "json"\n\n[cluster]\nrack = "rack-{node_id}"\n{settings}\n')
         super().__init__(
-            "alpacamq.node.main",
+            module,
             *("serve", "--config", str(config), "--node-id", str(node_id), "--data-dir", str(self.data)),
             *("--kafka", kafka, "--http", http, "--sqs", sqs),
             *(("--cluster", cluster, "--cluster-nodes", nodes) if nodes else ()),
