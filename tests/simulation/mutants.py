@@ -11,34 +11,38 @@ import argparse
 import ast
 import copy
 import importlib
+import inspect
+import itertools
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType
 
 import pytest
+from hypothesis import Phase, settings
 
-from tests.simulation.__main__ import run_until_failure
+from tests.simulation.__main__ import run_until_failure, runner
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src"
 ACCEPTED = Path(__file__).parent / "mutants_accepted.txt"
-TIMEOUT_S = 90.0
+# Of processor time, so that a busy machine kills no mutant: all tests take about 5 s, a seed 0.2 s.
+TESTS_LIMIT_S = 60.0
+SEED_LIMIT_S = 20.0
 DEFAULT_SEEDS = 150
-FIRST_SEEDS = 8
+NOT_RUN = 99  # exit code
 # Without the plugins that these tests do not need: they take longer than the tests.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
-PYTEST = ("-q", "-x", "-p", "no:cacheprovider", *(word for plugin in PLUGINS for word in ("-p", plugin)))
+PYTEST = ("-q", "-s", "-p", "no:cacheprovider", *(word for plugin in PLUGINS for word in ("-p", plugin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Core:
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
-    scenario: str | None
+    scenario: str
 
 
 CORES = {
@@ -55,7 +59,24 @@ CORES = {
         ("consensus/raft.py", "consensus/leader.py", "consensus/log.py"), ("tests/consensus",), "raft"
     ),
     "replication": Core(("replication/*.py",), ("tests/replication",), "cluster"),
-    "controller": Core(("cluster/controller.py",), ("tests/cluster",), "cluster"),
+    "controller": Core(
+        (
+            "cluster/controller.py",
+            "cluster/partition_control.py",
+            "cluster/partition_state.py",
+            "cluster/sessions.py",
+            "cluster/topic_control.py",
+            "cluster/placement.py",
+        ),
+        (
+            "tests/cluster/test_partition_state.py",
+            "tests/cluster/test_placement.py",
+            "tests/cluster/test_controller.py",
+            "tests/cluster/test_stories.py",
+            "tests/cluster/test_controller_properties.py",
+        ),
+        "cluster",
+    ),
 }
 
 
@@ -190,61 +211,120 @@ def _replaced(tree: ast.Module, parent: ast.AST, field: str, place: int | None, 
         setattr(parent, field, original)
 
 
-class MutantFinder(MetaPathFinder, Loader):
-    """Imports a mutant in place of its module."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._name = "alpacamq." + mutant.module.removesuffix(".py").replace("/", ".")
-        self._source = mutant.make_source()
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname == self._name else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, f"{self._name} (mutant)", "exec"), module.__dict__)  # noqa: S102
-
-
-def survive(mutant: Mutant, core: Core, seeds: int) -> None:
-    """Run the simulation and the tests with the mutant. Runs in a process of its own; 0 if all passes."""
-    sys.meta_path.insert(0, MutantFinder(mutant))
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
-
-    def passes(first: int, end: int) -> bool:
-        return core.scenario is None or run_until_failure(core.scenario, first, end - first)
-
-    # Most mutants do not survive a few seeds, which take less time than the tests.
-    first_seeds = min(FIRST_SEEDS, seeds)
-    is_alive = (
-        passes(0, first_seeds) and not pytest.main([*PYTEST, *core.tests]) and passes(first_seeds, seeds)
-    )
-    os._exit(0 if is_alive else 1)
+def install(mutant: Mutant) -> None:
+    """Give the functions of a module, which is imported, the code of its mutant."""
+    name = "alpacamq." + mutant.module.removesuffix(".py").replace("/", ".")
+    codes = _codes(compile(mutant.make_source(), f"{name} (mutant)", "exec"))
+    own = [each for each in vars(sys.modules[name]).values() if getattr(each, "__module__", None) == name]
+    members = [member for each in own if isinstance(each, type) for member in vars(each).values()]
+    for each in (*own, *members):
+        function = getattr(each, "fget", None) or getattr(each, "__func__", each)
+        if isinstance(function, FunctionType) and (code := codes.pop(function.__qualname__, None)):
+            function.__code__ = code
+    assert not codes, f"{list(codes)} of {mutant.module} cannot be replaced"
 
 
-def run_all(to_run: Sequence[Mutant], core: Core, seeds: int, processes: int) -> Iterator[Mutant]:
-    """Yield the mutants that survive. A mutant that goes on for too long is killed, in both senses."""
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    for shared in (*PLUGINS, "tests.conftest"):
-        importlib.import_module(shared)  # once, not in every process
-    context = multiprocessing.get_context("fork")
-    left = deque(to_run)
-    running: dict[int, tuple[Mutant, BaseProcess, float]] = {}
-    while left or running:
-        while left and len(running) < processes:
-            mutant = left.popleft()
-            process: BaseProcess = context.Process(target=survive, args=(mutant, core, seeds))
-            process.start()
-            running[process.sentinel] = (mutant, process, time.monotonic() + TIMEOUT_S)
-        wait(running, timeout=1.0)
-        for sentinel, (mutant, process, deadline) in list(running.items()):
-            if process.is_alive() and time.monotonic() > deadline:
-                process.kill()
-            if not process.is_alive():
+def _codes(code: CodeType) -> dict[str, CodeType]:
+    """Map the functions and methods of a module to their code."""
+    found: dict[str, CodeType] = {}
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            is_class = not each.co_flags & inspect.CO_OPTIMIZED
+            found.update(_codes(each) if is_class else {each.co_qualname: each})
+    return found
+
+
+class MutantRun:
+    """A plugin of pytest: runs the collected tests, and simulations, with each mutant.
+
+    Each in a process of its own, forked when all is imported: that takes longer than most mutants live.
+    """
+
+    def __init__(self, core: Core, seeds: int, processes: int) -> None:
+        self._core = core
+        self._seeds = seeds
+        self._processes = processes
+        self.survivors = 0
+
+    def run(self, to_run: Sequence[Mutant]) -> None:
+        """Print the mutants that survive. Raises RuntimeError if the tests fail without a mutant."""
+        self._to_run = to_run
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        importlib.import_module("tests.conftest")  # sets a profile
+        # The same examples for every mutant; that one fails is enough.
+        settings.register_profile(
+            "mutants", deadline=None, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+        )
+        settings.load_profile("mutants")
+        runner(self._core.scenario)
+        if pytest.main([*PYTEST, *self._core.tests], plugins=[self]):
+            raise RuntimeError("pytest failed")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.items.sort(key=_is_property)  # they take longer than all the others
+        if not list(self._survivors([None], session)):
+            raise RuntimeError("the tests fail without a mutant")
+        for mutant in self._survivors(self._to_run, session):
+            assert mutant is not None
+            self.survivors += 1
+            print(f"SURVIVED {mutant.line} {mutant.name}", flush=True)
+        return True
+
+    def _survivors(self, to_run: Sequence[Mutant | None], session: pytest.Session) -> Iterator[Mutant | None]:
+        context = multiprocessing.get_context("fork")
+        left = deque(to_run)
+        running: dict[int, tuple[Mutant | None, BaseProcess]] = {}
+        while left or running:
+            while left and len(running) < self._processes:
+                mutant = left.popleft()
+                process: BaseProcess = context.Process(target=self._survive, args=(mutant, session))
+                process.start()
+                running[process.sentinel] = (mutant, process)
+            for sentinel in wait(running):
+                assert isinstance(sentinel, int)
+                mutant, process = running.pop(sentinel)
                 process.join()
-                del running[sentinel]
+                if process.exitcode == NOT_RUN:
+                    raise RuntimeError(f"{mutant} could not be run")
                 if process.exitcode == 0:
                     yield mutant
+
+    def _survive(self, mutant: Mutant | None, session: pytest.Session) -> None:
+        """Run the tests and the simulation in this process, and end it: with 0 if all passes."""
+        if mutant is not None:
+            try:
+                install(mutant)
+            except Exception as error:  # noqa: BLE001 - reported, and the run ends
+                print(f"{mutant.name}: {error!r}", flush=True)
+                os._exit(NOT_RUN)
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        is_alive = passes_tests(session) and passes_seeds(self._core.scenario, self._seeds if mutant else 1)
+        os._exit(0 if is_alive else 1)
+
+
+def _is_property(item: pytest.Item) -> bool:
+    return hasattr(getattr(item, "obj", None), "hypothesis")
+
+
+def passes_tests(session: pytest.Session) -> bool:
+    # A mutant that goes on for ever ends by the signal.
+    signal.setitimer(signal.ITIMER_VIRTUAL, TESTS_LIMIT_S)
+    for item, next_item in itertools.zip_longest(session.items, session.items[1:]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+        if session.testsfailed:
+            return False
+    return True
+
+
+def passes_seeds(scenario: str, seeds: int) -> bool:
+    for seed in range(seeds):
+        signal.setitimer(signal.ITIMER_VIRTUAL, SEED_LIMIT_S)
+        if not run_until_failure(scenario, seed, 1):
+            return False
+    return True
 
 
 def accepted() -> dict[str, str]:
@@ -268,20 +348,24 @@ def modules_of(core: Core) -> list[str]:
 def run_core(name: str, seeds: int, processes: int, only: Callable[[Mutant], bool]) -> bool:
     """Try every mutant of a core, and report those that survive without a reason."""
     core = CORES[name]
+    modules = modules_of(core)
     known = accepted()
-    tried = [mutant for module in modules_of(core) for mutant in mutants(module) if only(mutant)]
+    found = [mutant for module in modules for mutant in mutants(module)]
+    names = {mutant.name for mutant in found}
+    stale = [each for each in known if each.split(":")[0] in modules and each not in names]
+    for each in stale:
+        print(f"STALE {each}: remove it from {ACCEPTED.name}")
+    tried = [mutant for mutant in found if only(mutant)]
     to_run = [mutant for mutant in tried if mutant.name not in known]
     begun = time.monotonic()
-    survivors = 0
-    for mutant in run_all(to_run, core, seeds, processes):
-        survivors += 1
-        print(f"SURVIVED {mutant.line} {mutant.name}", flush=True)
+    run = MutantRun(core, seeds, processes)
+    run.run(to_run)
     minutes = (time.monotonic() - begun) / 60
     print(
-        f"{name}: {len(tried)} mutants, {len(to_run) - survivors} killed, "
-        f"{len(tried) - len(to_run)} accepted, {survivors} survived, {minutes:.1f} minutes"
+        f"{name}: {len(tried)} mutants, {len(to_run) - run.survivors} killed, "
+        f"{len(tried) - len(to_run)} accepted, {run.survivors} survived, {minutes:.1f} minutes"
     )
-    return not survivors
+    return not run.survivors and not stale
 
 
 def main() -> int:
