@@ -32,6 +32,7 @@ BENCHMARKS = (
     "offset_commits",
     "transactions",
     "coordinator_loading",
+    "cluster_failover",
     "controller_scale",
     "queue_engine",
     "queue_throughput",

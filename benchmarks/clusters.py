@@ -28,13 +28,22 @@ class ClusterServer(Server):
         addresses: Sequence[str],
         processes: Sequence["subprocess.Popen[bytes]"],
         took_s: float,
+        http: Sequence[str] = (),
     ) -> None:
         super().__init__(name, ",".join(addresses), processes[0], took_s)
         self._processes = processes
+        # Addresses of the nodes, by id.
+        self.kafka = dict(enumerate(addresses, start=1))
+        self.http = dict(enumerate(http, start=1))
 
     @property
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes)
+
+    def kill_node(self, node_id: int) -> None:
+        """Kill one node with kill -9."""
+        self._processes[node_id - 1].kill()
+        self._processes[node_id - 1].wait(START_S)
 
     def stop(self) -> None:
         for process in self._processes:
@@ -50,10 +59,14 @@ class ClusterServer(Server):
 
 
 def started(
-    name: str, addresses: Sequence[str], processes: Sequence["subprocess.Popen[bytes]"], began_at: float
+    name: str,
+    addresses: Sequence[str],
+    processes: Sequence["subprocess.Popen[bytes]"],
+    began_at: float,
+    http: Sequence[str] = (),
 ) -> ClusterServer:
     """Return the cluster once every node answers."""
-    cluster = ClusterServer(name, addresses, processes, 0.0)
+    cluster = ClusterServer(name, addresses, processes, 0.0, http)
     try:
         for address in addresses:
             wire.wait_until_answering(address, START_S)
@@ -77,14 +90,14 @@ class AlpacaCluster:
 
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
-        clients, peers = ([f"127.0.0.1:{free_port()}" for _ in range(NODES)] for _ in range(2))
+        clients, peers, http = ([f"127.0.0.1:{free_port()}" for _ in range(NODES)] for _ in range(3))
         listed = ",".join(f"{number}@{peer}" for number, peer in enumerate(peers, start=1))
         began_at = time.monotonic()
         processes = []
         for number, (client, peer) in enumerate(zip(clients, peers, strict=True), start=1):
             command = [sys.executable, "-m", "alpacamq.node.main", "serve", "--node-id", str(number)]
             command += ["--data-dir", str(directory / f"node-{number}"), "--kafka", client]
-            command += ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]
+            command += ["--http", http[number - 1], "--sqs", "127.0.0.1:0"]
             command += ["--cluster", peer, "--cluster-nodes", listed]
             environment = {**os.environ, **self._settings, "ALPACAMQ_CLUSTER_RACK": f"rack-{number}"}
             with (directory / f"node-{number}.log").open("ab") as log:
@@ -93,7 +106,7 @@ class AlpacaCluster:
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                     )
                 )
-        return started(self.name, clients, processes, began_at)
+        return started(self.name, clients, processes, began_at, http)
 
 
 # Settings that a cluster needs; all others have Kafka's defaults.

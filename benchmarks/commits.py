@@ -56,7 +56,7 @@ def commit(address: str, group: str, topic: str, offsets: Mapping[int, int], wit
     deadline = time.monotonic() + within_s
     with connect(address) as connection:
         while time.monotonic() < deadline:
-            _find_coordinator(connection, group)
+            find_coordinator(connection, group)
             connection.sendall(request)
             payload = receive(connection)
             if not check_commit(payload):
@@ -85,11 +85,11 @@ def committed(
     raise TimeoutError(f"the coordinator of group {group} is not loaded")
 
 
-def _find_coordinator(connection: socket.socket, group: str) -> None:
-    """Find the coordinator, which makes some servers create it; there is one server."""
+def find_coordinator(connection: socket.socket, group: str) -> FindCoordinatorResponse:
+    """Find the coordinator, which makes some servers create it."""
     asked = schema.encode(FindCoordinatorRequest(key=group), FIND_VERSION)
     connection.sendall(_frame(FIND_COORDINATOR, FIND_VERSION, asked))
-    schema.decode(FindCoordinatorResponse, FIND_VERSION, memoryview(receive(connection)), 4)
+    return schema.decode(FindCoordinatorResponse, FIND_VERSION, memoryview(receive(connection)), 4)
 
 
 def _frame(key: int, version: int, body: bytes) -> bytes:

@@ -1,5 +1,7 @@
 """Records go into a batch and come back out as they were; everything else is refused."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from alpacamq.model.batch import (
 )
 from alpacamq.model.compression import TooMuchData
 from alpacamq.model.errors import CorruptBatch
-from alpacamq.model.records import Header, Record, read_records, write_batch
+from alpacamq.model.records import Header, Record, read_changes, read_records, write_batch
 
 from .strategies import CODECS, record_lists
 
@@ -95,9 +97,27 @@ def test_records_that_unpack_beyond_the_limit_are_refused(codec: Codec) -> None:
 def outcome(batch: bytes) -> list[Record] | None:
     """Read the records; any error but CorruptBatch fails the test."""
     try:
-        return list(read_records(batch, limit=100_000))
+        records = list(read_records(batch, limit=100_000))
     except CorruptBatch:
+        # Timestamps are no part of changes, and not checked.
+        with suppress(CorruptBatch):
+            read_changes(batch, limit=100_000)
         return None
+    assert read_changes(batch, limit=100_000) == changes_of(records)
+    return records
+
+
+def changes_of(records: list[Record], from_offset: int = 0) -> list[tuple[bytes, bytes | None]]:
+    return [(each.key, each.value) for each in records if each.key is not None and each.offset >= from_offset]
+
+
+@given(record_lists(), CODECS, st.data())
+def test_changes_are_the_keys_and_values_from_an_offset_on(
+    records: list[Record], codec: Codec, data: st.DataObject
+) -> None:
+    batch = write_batch(records, codec=codec)
+    from_offset = data.draw(st.integers(records[0].offset - 1, records[-1].offset + 1))
+    assert read_changes(batch, from_offset) == changes_of(records, from_offset)
 
 
 @given(record_lists(max_size=3), CODECS)

@@ -83,8 +83,9 @@ class Offsets:
         # confirmed before it ended and has not arrived yet ends with the coordinator it was sent to.
         self._ended: dict[int, int] = {}
         self._idle_since_ms: dict[str, int] = {}
-        # One object per topic id: there are up to a million offsets. Used during replay only.
-        self._topic_ids: dict[TopicId, TopicId] = {}
+        # One object per topic id and partition: there are up to a million offsets. Used during replay only.
+        self._topic_ids: dict[int, TopicId] = {}
+        self._partitions: dict[tuple[str, int], TopicPartition] = {}
 
     def groups(self) -> list[str]:
         """Return all groups with committed or pending offsets."""
@@ -212,16 +213,21 @@ class Offsets:
         New records reuse the offsets of lost ones; a group with a higher offset would skip them. Offsets
         without a topic id get that of their topic.
         """
-        changes = []
-        for group in self.groups():
-            for partition in self._known(group):
-                committed = self._committed.get(group, {}).get(partition)
-                if committed is not None:
-                    trimmed = _trimmed(committed, limit_of(partition, committed.topic_id))
-                    if trimmed is None:
-                        changes += self._remove(group, partition)
-                    elif trimmed is not committed:
-                        changes.append(self._put(group, partition, trimmed))
+        changes: list[Change] = []
+        limits: dict[TopicPartition, tuple[TopicId, OffsetLimit | None]] = {}
+        for group in list(self._committed):
+            for partition, committed in list(self._committed[group].items()):
+                topic_id = committed.topic_id
+                known = limits.get(partition)
+                if known is None or known[0] is not topic_id:
+                    known = limits[partition] = topic_id, limit_of(partition, topic_id)
+                trimmed = _trimmed(committed, known[1])
+                if trimmed is None:
+                    changes += self._remove(group, partition)
+                elif trimmed is not committed:
+                    changes.append(self._put(group, partition, trimmed))
+        for group in list(self._pending):
+            for partition in list(self._pending[group]):
                 for producer_id, pending in [*self._pending.get(group, {}).get(partition, {}).items()]:
                     trimmed = _trimmed(pending.committed, limit_of(partition, pending.committed.topic_id))
                     if trimmed is None:
@@ -252,14 +258,17 @@ class Offsets:
 
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
         """Apply a stored record; `parts` is its decoded key."""
-        if parts[0] == IDLE:
+        kind = parts[0]
+        if kind == IDLE:
             if value is None:
                 self._idle_since_ms.pop(parts[1], None)
             else:
                 self._idle_since_ms[parts[1]] = _idle.decode(value)
             return
-        group, partition = parts[1], TopicPartition(TopicName(parts[2]), parts[3])
-        if parts[0] == PENDING:
+        group, place = parts[1], parts[2:4]
+        if (partition := self._partitions.get(place)) is None:
+            partition = self._partitions[place] = TopicPartition(*place)
+        if kind == PENDING:
             if value is None:
                 self._remove_pending(parts[4], group, partition)
             else:
@@ -269,13 +278,16 @@ class Offsets:
         elif value is not None:
             committed = _committed.decode(value)
             self._share_topic_id(committed)
-            self._committed.setdefault(group, {})[partition] = committed
+            if (offsets := self._committed.get(group)) is None:
+                offsets = self._committed[group] = {}
+            offsets[partition] = committed
         else:
             self._remove(group, partition)
 
     def loaded(self) -> None:
         """Free what only replay needs."""
         self._topic_ids.clear()
+        self._partitions.clear()
 
     def snapshot(self) -> Iterator[Change]:
         """Yield the changes that lead to the current state; offsets may change in the meantime."""
@@ -308,7 +320,8 @@ class Offsets:
         return [Change(key(OFFSET, group, *partition), None)]
 
     def _share_topic_id(self, committed: CommittedOffset) -> None:
-        shared = self._topic_ids.setdefault(committed.topic_id, committed.topic_id)
+        # By the number: the hash of a UUID takes longer than all else here.
+        shared = self._topic_ids.setdefault(committed.topic_id.int, committed.topic_id)
         msgspec.structs.force_setattr(committed, "topic_id", shared)
 
     def _known(self, group: str) -> list[TopicPartition]:
@@ -353,7 +366,7 @@ def _trimmed(committed: CommittedOffset, limit: OffsetLimit | None) -> Committed
     """Return a commit within its limit; None if its topic was deleted."""
     if limit is None:
         return None
-    if committed.topic_id != limit.topic_id:
+    if committed.topic_id is not limit.topic_id and committed.topic_id != limit.topic_id:
         committed = msgspec.structs.replace(committed, topic_id=limit.topic_id)
     if committed.offset > limit.last_offset:
         return msgspec.structs.replace(committed, offset=limit.last_offset, leader_epoch=NO_LEADER_EPOCH)

@@ -52,6 +52,63 @@ class Record(NamedTuple):
 
 def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Record]:
     """Yield the records of one whole batch in order. Raises CorruptBatch if they do not match the header."""
+    return _each_record(*_unpacked(batch, limit))
+
+
+def read_changes(
+    batch: Buffer, from_offset: int = 0, limit: int = UNPACKED_LIMIT_BYTES
+) -> list[tuple[bytes, bytes | None]]:
+    """Return key and value of the records from an offset on that have a key.
+
+    As `read_records`, but for millions of records at a time: numbers of one byte are read in place, and
+    nothing is kept of a record but its key and value. Raises CorruptBatch.
+    """
+    header, body = _unpacked(batch, limit)
+    changes: list[tuple[bytes, bytes | None]] = []
+    first = from_offset - header.base_offset
+    last = header.last_offset - header.base_offset
+    size = len(body)
+    at = 0
+    previous = -1
+    try:
+        for _ in range(header.record_count):
+            begin = at
+            byte = body[at]
+            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
+            end = at + length
+            byte = body[at + 1]
+            at = at + 2 if byte < 0x80 else read_varint(body, at + 1)[1]
+            byte = body[at]
+            delta, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
+            byte = body[at]
+            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
+            key = None
+            if length >= 0:
+                key = body[at : at + length]
+                at += length
+            byte = body[at]
+            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
+            value = None
+            if length >= 0:
+                value = body[at : at + length]
+                at += length
+            # No headers, and the fields fill the record. Others are few, or corrupt: checked in full.
+            if at + 1 != end or body[at] or not previous < delta <= last or end > size:
+                record, end = read_record(body, begin, header, None)
+                key, value, delta = record.key, record.value, record.offset - header.base_offset
+                _check_order(header, record.offset, header.base_offset + previous)
+            previous = delta
+            at = end
+            if key is not None and delta >= first:
+                changes.append((key, value))
+    except (IndexError, UnicodeDecodeError) as error:
+        raise _unreadable(header, at, error) from error
+    _check_end(header, at, size)
+    return changes
+
+
+def _unpacked(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes]:
+    """Return the header of a batch and its decompressed records."""
     if len(batch) < HEADER_BYTES:
         raise CorruptBatch(f"a batch of {len(batch)} bytes is shorter than its {HEADER_BYTES}-byte header")
     header = read_header(batch)
@@ -62,7 +119,7 @@ def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[R
     body = decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit)
     if not 0 <= header.record_count <= len(body) // MIN_RECORD_BYTES:
         raise CorruptBatch(f"a batch claims {header.record_count} records in {len(body)} bytes")
-    return _each_record(header, body)
+    return header, body
 
 
 def _each_record(header: BatchHeader, body: bytes) -> Iterator[Record]:
@@ -72,20 +129,28 @@ def _each_record(header: BatchHeader, body: bytes) -> Iterator[Record]:
     try:
         for _ in range(header.record_count):
             record, at = read_record(body, at, header, append_time)
-            if not previous < record.offset <= header.last_offset:
-                raise CorruptBatch(
-                    f"offset {record.offset} follows {previous} in a batch that ends at {header.last_offset}"
-                )
+            _check_order(header, record.offset, previous)
             previous = record.offset
             yield record
     except (IndexError, UnicodeDecodeError) as error:
-        raise CorruptBatch(
-            f"the record at byte {at} of the batch at {header.base_offset} cannot be read: {error}"
-        ) from error
-    if at != len(body):
-        raise CorruptBatch(
-            f"{len(body) - at} bytes follow the last record of the batch at {header.base_offset}"
-        )
+        raise _unreadable(header, at, error) from error
+    _check_end(header, at, len(body))
+
+
+def _check_order(header: BatchHeader, offset: int, previous: int) -> None:
+    if not previous < offset <= header.last_offset:
+        raise CorruptBatch(f"offset {offset} follows {previous} in a batch that ends at {header.last_offset}")
+
+
+def _check_end(header: BatchHeader, at: int, size: int) -> None:
+    if at != size:
+        raise CorruptBatch(f"{size - at} bytes follow the last record of the batch at {header.base_offset}")
+
+
+def _unreadable(header: BatchHeader, at: int, error: Exception) -> CorruptBatch:
+    return CorruptBatch(
+        f"the record at byte {at} of the batch at {header.base_offset} cannot be read: {error}"
+    )
 
 
 def write_batch(

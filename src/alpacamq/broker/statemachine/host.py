@@ -34,7 +34,7 @@ from alpacamq.model.records import Record, write_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
 
-from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block, replay
+from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block, replay_changes
 
 log = get_logger(__name__)
 
@@ -406,6 +406,7 @@ class StateMachineHost(Generic[M]):
         if self._has_been_loaded:
             await asyncio.sleep(self._reload_seconds)
         self._has_been_loaded = True
+        began_at = monotonic()
         try:
             rebuilt = await loop.run_in_executor(self._executor, self._rebuild)
             await self._until_committed(rebuilt.end_offset)
@@ -420,7 +421,12 @@ class StateMachineHost(Generic[M]):
         self._machine = machine
         self._loaded.set()
         self._records_since_snapshot = records
-        log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
+        log.info(
+            "coordinator_loaded",
+            partition=str(self.partition.identity),
+            records=records,
+            took_ms=round((monotonic() - began_at) * 1000),
+        )
         # A record batch has a limited size, and there may be a correction for every record.
         for at in range(0, len(corrections.changes), MAX_CORRECTIONS):
             self._apply(Outcome(changes=corrections.changes[at : at + MAX_CORRECTIONS]))
@@ -456,10 +462,8 @@ class StateMachineHost(Generic[M]):
             for key, value in snapshot.changes:
                 machine.replay(key, value)
         count = 0
-        for record in replay(stored, offset):
-            if record.key is not None:
-                machine.replay(record.key, record.value)
-                count += 1
+        for count, (key, value) in enumerate(replay_changes(stored, offset), start=1):  # noqa: B007
+            machine.replay(key, value)
         corrections = Outcome() if self._check is None else self._check(machine)
         return Rebuilt(machine, count, corrections, end_offset)
 

@@ -9,7 +9,7 @@ Replay skips nothing: a machine that misses a record is wrong about everything t
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from alpacamq.log.sealed_file import Unreadable, view_sealed, write_sealed
 from alpacamq.model.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.ports import Disk
-from alpacamq.model.records import Record, read_records
+from alpacamq.model.records import Record, read_changes, read_records
 from alpacamq.model.state_machine import Change
 from alpacamq.telemetry.logs import get_logger
 
@@ -165,10 +165,26 @@ def read_state(disk: Disk, path: Path) -> Iterator[Change]:
 
 
 _CHUNK_BYTES = 1 << 20
+T = TypeVar("T")
 
 
 def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
     """Yield every record of `log` from an offset on, in order; DamagedLog if one is unreadable. Blocking."""
+    return _each_batch(
+        log,
+        from_offset,
+        lambda batch, offset: [each for each in read_records(batch) if each.offset >= offset],
+    )
+
+
+def replay_changes(log: PartitionLog, from_offset: int) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield key and value of every record from an offset on that has a key; as `replay`, but faster."""
+    return _each_batch(log, from_offset, read_changes)
+
+
+def _each_batch(
+    log: PartitionLog, from_offset: int, read: Callable[[memoryview, int], list[T]]
+) -> Iterator[T]:
     if log.recovered.losses and from_offset < log.start_offset:
         raise StorageFailed(log.recovered.losses[0])
     offset = max(from_offset, log.start_offset)
@@ -178,24 +194,24 @@ def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
             at = 0
             while at < len(view):
                 try:
-                    header, records = _batch(view[at:], offset)
+                    header = _header(view[at:], offset)
+                    found = [] if header.is_control else read(view[at : at + header.size], offset)
                 except CorruptBatch as error:
                     log.verify(part)  # raises and marks the damage if the stored bytes are wrong
                     raise DamagedLog(part.path, part.position + at, str(error)) from error
-                yield from (record for record in records if record.offset >= offset)
+                yield from found
                 at += header.size
                 offset = header.next_offset
         finally:
             part.release()
 
 
-def _batch(view: memoryview, offset: int) -> tuple[BatchHeader, list[Record]]:
-    """Return the header and records of the batch that `view` begins with, which must contain `offset`."""
+def _header(view: memoryview, offset: int) -> BatchHeader:
+    """Return the header of the batch that `view` begins with, which must be whole and contain `offset`."""
     if len(view) < HEADER_BYTES:
         raise CorruptBatch(f"{len(view)} bytes are too few for a batch header")
     header = read_header(view)
     if not header.base_offset <= offset < header.next_offset:
         raise CorruptBatch(f"offset {header.base_offset} where {offset} should follow")
-    batch = view[: header.size]
-    check_batch(batch)
-    return header, [] if header.is_control else list(read_records(batch))
+    check_batch(view[: header.size])
+    return header
