@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,18 @@ class Growth:
         return [voter["node_id"] for voter in self._ctl.json("cluster", "status")["voters"]]
 
     def _grow(self) -> None:
-        """Start the first node again with the list of nodes, and the others."""
+        """Start the others, which wait, and then the first node again with the list of nodes."""
         nodes = self._nodes
+        others = [nodes.by_id[2], nodes.by_id[3]]
+        for node in others:
+            node.start()
+        for node in others:
+            eventually(partial(node.events, "waiting_for_cluster"), within_s=60)
         nodes.by_id[1].stop()
         nodes.install(1, CURRENT)
-        nodes.restart(1, 2, 3)
+        nodes.restart(1)
+        for node in others:
+            node.wait_until_ready()
         eventually(lambda: self.voters() == [1, 2, 3], within_s=60, what="three voters")
 
     def _reassign(self, to: Sequence[int]) -> None:
