@@ -24,7 +24,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import FEATURES, ClusterImage
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.model.ids import BrokerId
 
@@ -97,6 +97,7 @@ def _cluster() -> tuple[Controller, dict[BrokerId, int]]:
     epochs = {}
     for broker in map(BrokerId, range(BROKERS)):
         command = RegisterBroker(
+            features=FEATURES,
             id=broker,
             incarnation_id=UUID(int=broker),
             directory_id=UUID(int=broker),

@@ -3,11 +3,13 @@
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.metadata.store import MetadataStore
+from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, feature_change
 from alpacamq.consensus.messages import (
     Entry,
     EntryKind,
@@ -162,11 +164,35 @@ async def test_a_restart_changes_no_partition(tmp_path: Path) -> None:
         assert broker.metadata.quorum.last_index - index <= 3
 
 
-async def test_a_record_of_a_later_version_stops_the_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param(Change(b"novel", b"x"), "later version", id="an unknown record"),
+        pytest.param(
+            feature_change(VERSION_FEATURE, CURRENT_LEVEL + 1),
+            f"level {CURRENT_LEVEL + 1}; this broker supports 1 to {CURRENT_LEVEL}",
+            id="a level that it does not support",
+        ),
+        pytest.param(feature_change("novel", 1), "does not know that feature", id="an unknown feature"),
+    ],
+)
+async def test_metadata_of_a_later_version_stops_the_node(
+    tmp_path: Path, change: Change, reason: str
+) -> None:
     async with running(tmp_path) as broker:
-        broker.metadata.quorum.propose(b"\x91\x92\xc4\x05novel\xc4\x01x")
-        with pytest.raises(CorruptState, match="later version"):
+        broker.metadata.quorum.propose(msgspec.msgpack.encode([change]))
+        with pytest.raises(CorruptState, match=reason):
             await broker.metadata.watch()
     again = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "data"))
-    with pytest.raises(AlpacaError, match="later version"):
+    with pytest.raises(AlpacaError, match=reason):
         again.open()
+
+
+async def test_a_snapshot_of_a_later_version_stops_the_node(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        position, image = broker.metadata.snapshot()
+        later = [*image.changes(), feature_change(VERSION_FEATURE, CURRENT_LEVEL + 1)]
+        with pytest.raises(CorruptState):
+            broker.metadata.restored(position, later)
+        with pytest.raises(CorruptState, match=f"level {CURRENT_LEVEL + 1}"):
+            await broker.metadata.watch()

@@ -4,10 +4,12 @@ import sys
 
 import alpacamq
 from alpacamq.cluster import image
+from alpacamq.cluster.brokers import FeatureRange
 
 # Before the modules that copy them are imported.
 alpacamq.__version__ += "+next"
 image.CURRENT_LEVEL += 1
+image.FEATURES = {image.VERSION_FEATURE: FeatureRange(1, image.CURRENT_LEVEL)}
 
 if __name__ == "__main__":
     from alpacamq.node.main import main

@@ -45,13 +45,17 @@ class ChaosNodes(Nodes):
         disks: dict[int, PowerCutDisk],
         count: int = 3,
         version: Version = CURRENT,
+        settings: str = "",
     ) -> None:
+        """`settings` are further sections of their configuration."""
         self._root = root
+        # Of the topics that loads create.
+        self.replication_factor = 3
         self.network = network
         self.disks = disks
         secret = root / "secret"
         secret.write_text(SECRET)
-        self._settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n'
+        self._settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n{settings}'
         ports = free_ports(4 * count)
         self._ports = {number: ports[4 * number - 4 : 4 * number] for number in range(1, count + 1)}
         self.listed = ",".join(
@@ -76,10 +80,10 @@ class ChaosNodes(Nodes):
             module=version.module,
         )
 
-    def install(self, number: int, version: Version) -> None:
-        """Let a node that has stopped run this version from its next start on."""
+    def install(self, number: int, version: Version, *, is_alone: bool = False) -> None:
+        """Let a node that does not run have this version from its next start on, with the others or alone."""
         assert not self.by_id[number].is_running
-        self.by_id[number] = self._node(number, version)
+        self.by_id[number] = self._node(number, version, is_alone=is_alone)
 
     @property
     def admin(self) -> AdminClient:
@@ -89,7 +93,7 @@ class ChaosNodes(Nodes):
 
     def create(self, topic: str, partitions: int, config: dict[str, str] | None = None) -> None:
         """Create a topic, and wait until all its replicas are in sync."""
-        new = NewTopic(topic, partitions, 3, config=config or {})
+        new = NewTopic(topic, partitions, self.replication_factor, config=config or {})
         self.admin.create_topics([new])[topic].result(30)
         self.wait_until_in_sync(topic)
 
@@ -106,7 +110,8 @@ class ChaosNodes(Nodes):
         begun = time.monotonic()
 
         # A node that was cut off may have an old view: all have to agree.
-        admins = [AdminClient({"bootstrap.servers": node.kafka, "log_level": 0}) for node in self]
+        running = [node for node in self if node.is_running]
+        admins = [AdminClient({"bootstrap.servers": node.kafka, "log_level": 0}) for node in running]
 
         def in_sync(admin: AdminClient) -> bool:
             try:

@@ -1,9 +1,13 @@
-"""`python -m tests.chaos.upgrade REVISION`: upgrade three nodes one at a time, under load.
+"""`python -m tests.chaos.upgrade VERSION…`: upgrade three nodes from version to version, under load.
 
-They run the revision first, then the working tree, and at last the working tree as a version that supports
-one more level of `alpacamq.version`, to which the level is raised. `-` leaves out the first part.
+A version is a revision of this repository, `current` for the working tree, or `next` for the working tree
+as a version that supports one more level of `alpacamq.version`, to which the level is raised in the end.
+Going back to a former version is an upgrade as well:
+
+    python -m tests.chaos.upgrade v0.2 current v0.2 current next
 """
 
+import argparse
 import sys
 import tempfile
 import time
@@ -63,11 +67,12 @@ def upgrade(nodes: ChaosNodes, version: Version, history: History, report: Repor
 
 
 def upgrade_all(nodes: ChaosNodes, versions: Sequence[Version], history: History, report: Report) -> None:
-    """Upgrade to each of these versions; raise the level before and after the last one."""
+    """Upgrade to each of these versions; raise the level if all nodes support it at last."""
     for version in versions:
-        if version is NEXT:
-            assert "does not support" in raise_level(nodes, NEXT_LEVEL)
+        assert "does not support" in raise_level(nodes, NEXT_LEVEL)
         upgrade(nodes, version, history, report)
+    if versions[-1] is not NEXT:
+        return
     begun_s = time.monotonic()
     assert raise_level(nodes, NEXT_LEVEL) == ""
     time.sleep(MIXED_S)
@@ -90,21 +95,27 @@ def run_upgrade(
         return report
 
 
-def main(revision: str, loads: str = ",".join(LOADS)) -> int:
-    """Run it and print the report; 1 if a promise was broken."""
+def main() -> int:
+    """Parse arguments, run it and print the report; 1 if a promise was broken."""
     from benchmarks.earlier_version import checked_out
 
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.upgrade", description=__doc__)
+    parser.add_argument("versions", nargs="+", metavar="VERSION")
+    parser.add_argument("--loads", default=",".join(LOADS), help=f"of {', '.join(LOADS)}")
+    arguments = parser.parse_args()
     with ExitStack() as stack:
-        versions = [CURRENT, NEXT]
-        if revision != "-":
-            tree = stack.enter_context(checked_out(revision))
-            versions.insert(0, Version(revision, launcher=("env", f"PYTHONPATH={tree / 'src'}")))
+        known = {version.name: version for version in (CURRENT, NEXT)}
+        for name in arguments.versions:
+            if name not in known:
+                source = stack.enter_context(checked_out(name)) / "src"
+                known[name] = Version(name, launcher=("env", f"PYTHONPATH={source}"))
         directory = Path(tempfile.mkdtemp(prefix="alpacamq-upgrade-"))
         print(f"history in {directory}", flush=True)
-        report = run_upgrade(directory, loads.split(","), versions)
+        versions = [known[name] for name in arguments.versions]
+        report = run_upgrade(directory, arguments.loads.split(","), versions)
     print(report)
     return 1 if report.anomalies else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

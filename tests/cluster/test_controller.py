@@ -30,7 +30,7 @@ from alpacamq.cluster.commands import (
     UpdateFeatures,
 )
 from alpacamq.cluster.decisions import ControllerSettings, Decision
-from alpacamq.cluster.image import VERSION_FEATURE
+from alpacamq.cluster.image import VERSION_FEATURE, feature_change
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import EditOperation, SettingEdit
 from alpacamq.model.errors import (
@@ -310,6 +310,14 @@ def test_a_broker_must_support_the_features_in_use() -> None:
     assert cluster.image.features == {VERSION_FEATURE: 1}
     with pytest.raises(InvalidRequest, match="level 1; this broker supports 2 to 3"):
         cluster.register(2, features=FeatureRange(2, 3))
+
+
+def test_a_broker_must_know_every_feature_in_use() -> None:
+    cluster = Cluster(1)
+    cluster.log.append(feature_change("novel", 1))
+    cluster.fail_over()
+    with pytest.raises(InvalidRequest, match="the cluster uses novel level 1; this broker does not know"):
+        cluster.register(2)
 
 
 def test_a_feature_is_raised_once_all_brokers_support_it() -> None:

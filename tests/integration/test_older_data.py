@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import httpx
@@ -22,6 +22,17 @@ from tests.brokers import KEPT, Broker
 ARCHIVE = Path(__file__).parent / "data-0.1.zip"
 FAR_MS = 2_082_758_400_000  # the first day of 2036
 YEARS_MS = 40 * 365 * 86_400_000
+
+
+class Addresses(NamedTuple):
+    """Where the data is served."""
+
+    address: str
+    http_address: str
+    sqs_address: str
+
+
+Served = Broker | Addresses
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +50,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_records_keys_and_headers_are_read(broker: Broker) -> None:
+def test_records_keys_and_headers_are_read(broker: Served) -> None:
     found = read(broker, "orders", "read_uncommitted")
     assert sorted((m.partition(), m.key(), m.value(), m.headers()) for m in found) == sorted(
         (number % 2, b"key-%d" % number, b"order %d" % number, [("n", b"%d" % number)])
@@ -52,7 +63,7 @@ def test_settings_of_topics_are_kept(http: httpx.Client) -> None:
     assert settings["retention.ms"] == str(YEARS_MS)
 
 
-def test_only_committed_records_of_transactions_are_read(broker: Broker) -> None:
+def test_only_committed_records_of_transactions_are_read(broker: Served) -> None:
     assert [m.value() for m in read(broker, "paid", "read_committed")] == [b"committed"]
     assert [m.value() for m in read(broker, "paid", "read_uncommitted")] == [
         b"committed",
@@ -61,7 +72,7 @@ def test_only_committed_records_of_transactions_are_read(broker: Broker) -> None
     ]
 
 
-def test_a_producer_fences_the_killed_one_and_continues(broker: Broker) -> None:
+def test_a_producer_fences_the_killed_one_and_continues(broker: Served) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "left-open"})
     producer.init_transactions()
     producer.begin_transaction()
@@ -70,7 +81,7 @@ def test_a_producer_fences_the_killed_one_and_continues(broker: Broker) -> None:
     assert [m.value() for m in read(broker, "later", "read_committed")] == [b"after"]
 
 
-def test_groups_continue_at_their_committed_offsets(broker: Broker) -> None:
+def test_groups_continue_at_their_committed_offsets(broker: Served) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "readers"})
     committed = consumer.committed([TopicPartition("orders", 0), TopicPartition("orders", 1)], timeout=30)
     assert [each.offset for each in committed] == [4, 7]
@@ -85,14 +96,14 @@ def test_a_queue_delivers_unfinished_messages(http: httpx.Client) -> None:
     assert found["retried"]["delivery_count"] == 2
 
 
-def test_dead_letters_record_their_origin(broker: Broker) -> None:
+def test_dead_letters_record_their_origin(broker: Served) -> None:
     (letter,) = read(broker, "jobs.dlq", "read_committed")
     assert letter.value() == b"rejected"
     headers = dict(letter.headers() or [])
     assert any(b"jobs" in (value or b"") for value in headers.values())
 
 
-def test_delayed_messages_are_pending_or_delivered(http: httpx.Client, broker: Broker) -> None:
+def test_delayed_messages_are_pending_or_delivered(http: httpx.Client, broker: Served) -> None:
     (waiting,) = http.get("/topics/later-on/delayed").json()["messages"]
     assert waiting["deliver_at"] == FAR_MS
     deadline = time.monotonic() + 30
@@ -101,7 +112,7 @@ def test_delayed_messages_are_pending_or_delivered(http: httpx.Client, broker: B
     assert found == [b"soon"]
 
 
-def test_sqs_queues_have_their_messages(broker: Broker) -> None:
+def test_sqs_queues_have_their_messages(broker: Served) -> None:
     sqs = sqs_client(broker)
     standard = sqs.get_queue_url(QueueName="mail")["QueueUrl"]
     fifo = sqs.get_queue_url(QueueName="mail.fifo")["QueueUrl"]
@@ -112,7 +123,21 @@ def test_sqs_queues_have_their_messages(broker: Broker) -> None:
     assert [m["Body"] for m in received] == ["first", "second"]
 
 
-def read(broker: Broker, topic: str, isolation: str) -> list[Any]:
+def check_all(served: Served) -> None:
+    """Check everything; for data that is served elsewhere by now."""
+    test_records_keys_and_headers_are_read(served)
+    test_only_committed_records_of_transactions_are_read(served)
+    test_a_producer_fences_the_killed_one_and_continues(served)
+    test_groups_continue_at_their_committed_offsets(served)
+    test_dead_letters_record_their_origin(served)
+    test_sqs_queues_have_their_messages(served)
+    with httpx.Client(base_url=f"http://{served.http_address}", timeout=60) as client:
+        test_settings_of_topics_are_kept(client)
+        test_a_queue_delivers_unfinished_messages(client)
+        test_delayed_messages_are_pending_or_delivered(client, served)
+
+
+def read(broker: Served, topic: str, isolation: str) -> list[Any]:
     """Return every record of a topic, partition by partition."""
     consumer = Consumer(
         {
@@ -152,7 +177,7 @@ def poll(http: httpx.Client, topic: str, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def sqs_client(broker: Broker) -> Any:
+def sqs_client(broker: Served) -> Any:
     return boto3.client(
         "sqs",
         endpoint_url=f"http://{broker.sqs_address}",

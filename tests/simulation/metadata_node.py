@@ -17,7 +17,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import Decision
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import FEATURES, ClusterImage
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.consensus.messages import (
     EntryKind,
@@ -333,6 +333,7 @@ class MetadataNode(SimNode):
         self.next_heartbeat_ms = self.now_ms + HEARTBEAT_MS
         if self.broker_epoch is None:
             command = RegisterBroker(
+                features=FEATURES,
                 id=BrokerId(self.id),
                 incarnation_id=self.incarnation_id,
                 directory_id=self.directory,

@@ -238,8 +238,19 @@ class Broker:
         await loop.run_in_executor(None, self._open_metadata)
         self.member.attach(self.metadata)
         self.metadata.start()
-        await self.registration.register()
+        await self._register()
         self._build()  # here: the image changes on the event loop
+
+    async def _register(self) -> None:
+        """Register at the controller. Raises CorruptState if this version does not know the metadata."""
+        watching = asyncio.ensure_future(self.metadata.watch())
+        registering = asyncio.ensure_future(self.registration.register())
+        try:
+            await asyncio.wait({watching, registering}, return_when=asyncio.FIRST_COMPLETED)
+            await (watching if watching.done() else registering)
+        finally:
+            watching.cancel()
+            registering.cancel()
 
     def start_step(self) -> StartStep:
         """Return what a broker that does not serve yet waits for."""

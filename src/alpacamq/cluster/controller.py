@@ -57,6 +57,7 @@ from .image import (
     feature_change,
     producer_ids_change,
     time_change,
+    unsupported_feature,
 )
 from .partition_control import PartitionControl
 from .sessions import Session, Sessions
@@ -274,13 +275,8 @@ class Controller:
         )
 
     def _check_features(self, command: RegisterBroker) -> None:
-        for name, level in self.image.features.items():
-            supported = command.features.get(name)
-            if supported is not None and level not in supported:
-                raise InvalidRequest(
-                    f"the cluster uses {name} level {level}; this broker supports {supported.min_level} to "
-                    f"{supported.max_level}"
-                )
+        if (unsupported := unsupported_feature(self.image.features, command.features)) is not None:
+            raise InvalidRequest(unsupported)
 
     def _heartbeat(self, command: Heartbeat, now_ms: int) -> HeartbeatReply:
         broker = self.image.broker(command.broker_id)

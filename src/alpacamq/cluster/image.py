@@ -17,7 +17,7 @@ from alpacamq.model.ids import BrokerId, TopicId, TopicName
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
 
-from .brokers import BrokerRegistration
+from .brokers import BrokerRegistration, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
 
 K = TypeVar("K")
@@ -36,6 +36,8 @@ _TIME_KEY = b"time"
 # The feature whose level says which record kinds and requests a cluster uses.
 VERSION_FEATURE = "alpacamq.version"
 CURRENT_LEVEL = 1
+# The features that this version supports.
+FEATURES: Mapping[str, FeatureRange] = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 
 _HEX_LENGTH = 32
 # In place of a partition whose record has not been applied yet, while one behind it has.
@@ -379,6 +381,20 @@ class ClusterImage:
             for index, state in enumerate(states):
                 if state is not _ABSENT:
                     yield partition_change(PartitionId(topic_id, index), state)
+
+
+def unsupported_feature(finalized: Mapping[str, int], supported: Mapping[str, FeatureRange]) -> str | None:
+    """Return which feature of a cluster a broker does not support at its level; None if there is none."""
+    for name, level in finalized.items():
+        levels = supported.get(name)
+        if levels is None:
+            return f"the cluster uses {name} level {level}; this broker does not know that feature"
+        if level not in levels:
+            return (
+                f"the cluster uses {name} level {level}; this broker supports {levels.min_level} to "
+                f"{levels.max_level}"
+            )
+    return None
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> Delta:

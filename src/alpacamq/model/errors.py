@@ -166,7 +166,7 @@ class PeerUnavailable(AlpacaError):
 
 
 class PeerFailed(AlpacaError):
-    """Another node failed to handle the request: a bug, or an error that this version does not know."""
+    """Another node failed to handle the request: a bug, or the nodes run different versions."""
 
 
 class UnknownBroker(AlpacaError):

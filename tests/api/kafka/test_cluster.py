@@ -18,6 +18,7 @@ from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.brokers import Endpoint
 from alpacamq.cluster.commands import AlterPartitions, Heartbeat, IsrMember, IsrProposal, RegisterBroker
+from alpacamq.cluster.image import FEATURES
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.cluster.topics import MIN_ISR
 from alpacamq.coordinator.groups import DescribeRequest
@@ -96,6 +97,7 @@ class Cluster:
         name = f"node-{broker_id}"
         registered = await self.broker.metadata.ask(
             RegisterBroker(
+                features=FEATURES,
                 id=broker_id,
                 incarnation_id=uuid4(),
                 directory_id=uuid4(),

@@ -42,7 +42,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import ClusterImage, Delta
+from alpacamq.cluster.image import FEATURES, ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
@@ -248,6 +248,7 @@ class ReplicaCluster:
         self._incarnations += 1
         registered = self.decide(
             RegisterBroker(
+                features=FEATURES,
                 id=node.id,
                 incarnation_id=UUID(int=self._incarnations),
                 directory_id=UUID(int=1000 + node.id),

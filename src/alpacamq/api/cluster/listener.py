@@ -214,7 +214,10 @@ class ServedConnection(FramedConnection):
         try:
             value = values.decode(body)
         except InvalidValue as error:
-            raise InvalidRequest(f"the value cannot be read: {error}") from error
+            # Not the client's fault: the other node may have a newer version.
+            raise PeerFailed(
+                f"the request cannot be read; do the nodes run different versions? {error}"
+            ) from error
         if not self.peer.cluster_id and not values.may_be_sent_without_cluster(type(value)):
             raise InconsistentClusterId(
                 f"{type(value).__name__} is not accepted before both nodes know their cluster"

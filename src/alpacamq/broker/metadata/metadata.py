@@ -7,9 +7,9 @@ nodes forward commands to it, and return once their own image has the result.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,7 +36,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
-from alpacamq.cluster.image import ClusterImage, Delta, difference
+from alpacamq.cluster.image import FEATURES, ClusterImage, Delta, difference, unsupported_feature
 from alpacamq.consensus.messages import (
     Entry,
     EntryKind,
@@ -132,6 +132,7 @@ class Metadata:
         """
         self.image = ClusterImage()
         self.image.apply(recovered.changes)
+        self._check_features()
         self.applied_index = recovered.snapshot.index
         self._node_id = node_id
         self._store = store
@@ -187,7 +188,7 @@ class Metadata:
             self._plan_tick()
 
     async def watch(self) -> None:
-        """Raise CorruptState when a committed entry cannot be applied: the node has to stop."""
+        """Raise CorruptState when what is committed cannot be applied: the node has to stop."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure
@@ -396,17 +397,30 @@ class Metadata:
 
     def committed(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries to the image, and answer the commands that wait for them."""
-        try:
+        with self._failing():
             self._apply(entries)
+        self._answer_waiters(entries)
+        self._lead_if_established()
+        self._snapshot_if_due()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Stop the node if the block raises CorruptState.
+
+        Skipping a change would leave this node with another state than the others have.
+        """
+        try:
+            yield
         except CorruptState as error:
-            # Skipping it would leave this node with another state than the others have.
             log.error("metadata_not_understood", reason=str(error))
             self._failure = error
             self._has_failed.set()
             raise
-        self._answer_waiters(entries)
-        self._lead_if_established()
-        self._snapshot_if_due()
+
+    def _check_features(self) -> None:
+        """Raise CorruptState if the cluster uses a feature at a level that this version does not support."""
+        if (unsupported := unsupported_feature(self.image.features, FEATURES)) is not None:
+            raise CorruptState(unsupported)
 
     def apply_stored(self, entries: Sequence[Entry]) -> None:
         """Apply stored entries of a cluster of this node only: what it has on disk is committed.
@@ -418,7 +432,9 @@ class Metadata:
     def restored(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         """Replace the image by that of a snapshot."""
         before, self.image = self.image, ClusterImage()
-        self.image.apply(changes)
+        with self._failing():
+            self.image.apply(changes)
+            self._check_features()
         self.applied_index = snapshot.index
         self._notify(difference(before, self.image))
 
@@ -449,6 +465,8 @@ class Metadata:
                 delta |= self.image.apply(_decode(entry.payload))
             self.applied_index = entry.index
             self._bytes_since_snapshot += len(entry.payload)
+        if delta.features:
+            self._check_features()
         self._notify(delta)
 
     def _notify(self, delta: Delta) -> None:

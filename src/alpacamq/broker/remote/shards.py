@@ -125,16 +125,16 @@ class RequestCodec:
             raise InvalidRequest(f"a text of the request is not valid Unicode: {error}") from error
 
     def decode(self, name: str, body: Buffer) -> Request[Any]:
-        """Return a request. Raises InvalidRequest."""
+        """Return a request. Raises PeerFailed: the brokers have different versions."""
         if (decoder := self._request_decoders.get(name)) is None:
             if (kind := self._kinds.get(name)) is None:
-                raise InvalidRequest(f"unknown request {name!r}: the brokers have different versions")
+                raise PeerFailed(f"unknown request {name!r}; do the brokers run different versions?")
             decoder = msgspec.msgpack.Decoder(kind, dec_hook=decode_hook)
             self._request_decoders[name] = decoder
         try:
             found: Request[Any] = decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidRequest(f"the {name} of another broker cannot be read: {error}") from error
+            raise PeerFailed(f"the {name} of another broker cannot be read: {error}") from error
         return found
 
     def encode_reply(self, reply: object) -> bytes:

@@ -20,6 +20,7 @@ from alpacamq.api.kafka.brokers import (
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.api.kafka.operations import cluster_operations, topic_operations
+from alpacamq.cluster.image import FEATURES as OWN_FEATURES
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName
@@ -337,16 +338,25 @@ _FINALIZED = [
     FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
     for name, level in FEATURES.items()
 ]
+_OWN_SUPPORTED = [
+    SupportedFeatureKey(name=name, min_version=levels.min_level, max_version=levels.max_level)
+    for name, levels in OWN_FEATURES.items()
+]
 # Clients of an earlier version reject a feature whose lowest level is 0 (KAFKA-17011).
 _LEVEL_0_FROM = 4
 
 
-def api_versions(_backend: Backend, _request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+def api_versions(backend: Backend, _request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    metadata = backend.broker.metadata
+    finalized = [
+        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in metadata.image.features.items()
+    ]
     return ApiVersionsResponse(
         api_keys=_SERVED,
-        supported_features=_SUPPORTED if call.version >= _LEVEL_0_FROM else [],
-        finalized_features_epoch=0,
-        finalized_features=_FINALIZED,
+        supported_features=_OWN_SUPPORTED + (_SUPPORTED if call.version >= _LEVEL_0_FROM else []),
+        finalized_features_epoch=metadata.applied_index,
+        finalized_features=_FINALIZED + finalized,
     )
 
 
