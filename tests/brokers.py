@@ -223,6 +223,14 @@ class Broker:
         self.process.kill()
         self.exit_code()
 
+    def restart(self, *, kill: bool) -> None:
+        """Kill it or shut it down cleanly, and start it again."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
     def end(self) -> None:
         """Kill the process if it is still running."""
         if self.is_running:

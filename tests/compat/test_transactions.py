@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from operator import methodcaller
 from random import Random
 from typing import Any
 
@@ -382,9 +381,9 @@ def test_an_abandoned_transaction_is_aborted_in_time(
     assert errors[0].code() in (KafkaError._FENCED, KafkaError._STATE)
 
 
-@pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stop", "kill"])
+@pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
 def test_a_transaction_continues_after_a_restart_of_the_broker(
-    new_broker: NewBroker, topic: str, end: Callable[[Broker], None]
+    new_broker: NewBroker, topic: str, kill: bool
 ) -> None:
     broker = new_broker(kafka=lasting_address(Random()))
     broker.start()
@@ -396,8 +395,7 @@ def test_a_transaction_continues_after_a_restart_of_the_broker(
     going_on.begin_transaction()
     write(going_on, topic, "before")
 
-    end(broker)
-    broker.start()
+    broker.restart(kill=kill)
 
     write(going_on, topic, "after")
     going_on.commit_transaction(DEADLINE_S)
