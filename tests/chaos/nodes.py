@@ -5,19 +5,22 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import randrange
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from alpacamq.log.data_directory import RUNNING
 from tests.integration.nodes import Node, Nodes, free_ports
 from tests.powercut.disk import MountOptions, PowerCutDisk
 from tests.waiting import eventually
 
+from .disk_errors import DiskErrors, build_library
 from .network import Network
 
 SECRET = "the secret of the nodes of a chaos run"  # noqa: S105
 RECOVER_S = 90.0
+STOP_S = 30.0
 DISK_MIB = 768
 FILLER = "filler"
 
@@ -26,10 +29,25 @@ class ChaosNodes(Nodes):
     """The nodes of a run, and what they run on."""
 
     def __init__(
-        self, root: Path, network: Network | None, disks: dict[int, PowerCutDisk], count: int = 3
+        self,
+        root: Path,
+        network: Network | None,
+        disks: dict[int, PowerCutDisk],
+        library: Path | None = None,
+        count: int = 3,
     ) -> None:
+        """`library` is what lets calls of a node fail; see disk_errors."""
         self.network = network
         self.disks = disks
+        data = {
+            number: disks[number].path / "data" if number in disks else root / f"node-{number}"
+            for number in range(1, count + 1)
+        }
+        self.errors = {
+            number: DiskErrors(library, root / f"node-{number}.errors", path)
+            for number, path in data.items()
+            if library is not None
+        }
         secret = root / "secret"
         secret.write_text(SECRET)
         settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n'
@@ -45,8 +63,11 @@ class ChaosNodes(Nodes):
                 self.listed,
                 host=hosts[number],
                 settings=settings,
-                data=disks[number].path / "data" if number in disks else None,
-                launcher=network.launcher(number) if network else (),
+                data=data[number],
+                launcher=(
+                    *(network.launcher(number) if network else ()),
+                    *(self.errors[number].launcher if self.errors else ()),
+                ),
             )
             for number, each in groups.items()
         }
@@ -63,6 +84,16 @@ class ChaosNodes(Nodes):
         new = NewTopic(topic, partitions, 3, config=config or {})
         self.admin.create_topics([new])[topic].result(30)
         self.wait_until_in_sync(topic)
+
+    def change_metadata(self, topic: str) -> None:
+        """Begin to change a setting of a topic; it may not succeed."""
+        entry = ConfigEntry(
+            "retention.ms",
+            str(1_000_000_000 + randrange(1000)),
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the leader of each partition, as one of the nodes sees it; empty if none answers."""
@@ -90,6 +121,15 @@ class ChaosNodes(Nodes):
 
         eventually(lambda: all(map(in_sync, admins)), within_s=RECOVER_S, what=f"{topic} in sync")
         return time.monotonic() - begun
+
+    def stop(self, node_id: int) -> None:
+        """End a node that may have ended by itself, and may not be able to stop cleanly."""
+        node = self.by_id[node_id]
+        if node.is_running:
+            node.terminate()
+            with suppress(AssertionError):
+                eventually(lambda: not node.is_running, within_s=STOP_S)
+        node.end()
 
     def restart(self, *node_ids: int) -> None:
         """Start nodes that have ended, and wait until they serve."""
@@ -123,8 +163,11 @@ class ChaosNodes(Nodes):
 
 
 @contextmanager
-def chaos_nodes(root: Path, *, with_network: bool, with_disks: bool, count: int = 3) -> Iterator[ChaosNodes]:
+def chaos_nodes(
+    root: Path, *, with_network: bool, with_disks: bool, with_errors: bool = False, count: int = 3
+) -> Iterator[ChaosNodes]:
     """Yield running nodes; what they run on is removed afterwards."""
+    root = root.resolve()
     with ExitStack() as stack:
         network = None
         if with_network:
@@ -138,7 +181,8 @@ def chaos_nodes(root: Path, *, with_network: bool, with_disks: bool, count: int 
             disks[number] = PowerCutDisk(place, MountOptions("synced", "commit=600"), size_mib=DISK_MIB)
             stack.callback(_remove, disks[number])
             disks[number].mount()
-        nodes = ChaosNodes(root, network, disks, count)
+        library = build_library(root) if with_errors else None
+        nodes = ChaosNodes(root, network, disks, library, count)
         stack.callback(_end, nodes)
         nodes.start()
         yield nodes

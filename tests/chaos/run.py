@@ -115,7 +115,10 @@ def run(plan: Plan, directory: Path) -> Report:
     report = Report(plan.seed)
     needs_network = any(fault.needs_network for fault in plan.faults)
     needs_disks = any(fault.needs_disks for fault in plan.faults)
-    with chaos_nodes(directory, with_network=needs_network, with_disks=needs_disks) as nodes:
+    needs_errors = any(fault.needs_errors for fault in plan.faults)
+    with chaos_nodes(
+        directory, with_network=needs_network, with_disks=needs_disks, with_errors=needs_errors
+    ) as nodes:
         loads = [LOADS[name](nodes, history, plan.seed) for name in plan.loads]
         for load in loads:
             load.prepare()

@@ -150,7 +150,7 @@ class Metadata:
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Delta], None]] = []
         self._has_failed = asyncio.Event()
-        self._failure: CorruptState | None = None
+        self._failure: AlpacaError | None = None
         self._known_leader: BrokerId | None = None
         # Controllers that this node has seen elected, for metrics.
         self.controller_changes = 0
@@ -187,7 +187,7 @@ class Metadata:
             self._plan_tick()
 
     async def watch(self) -> None:
-        """Raise CorruptState when a committed entry cannot be applied: the node has to stop."""
+        """Raise when the node has to stop: a committed entry cannot be applied, or the log fails for good."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure
@@ -438,6 +438,16 @@ class Metadata:
     def failed(self, error: AlpacaError) -> None:
         """Stop being the controller: the metadata log could not be written."""
         self._resign(error)
+
+    def given_up(self, error: AlpacaError) -> None:
+        """Have the node stop: it would learn of no change, and others can take over."""
+        self._failure = StorageFailed(f"the metadata log fails: {error}")
+        self._has_failed.set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this node takes no part in the cluster any more."""
+        return self._failure is not None
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         delta = Delta()
