@@ -366,7 +366,12 @@ class Metadata:
             self.time.observe(time_ms, sent_ms, self._now_ms())
 
     def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
-        """Tell the controller, if it is on this node, that a broker's connection was lost."""
+        """Tell the controller, if it is on this node, that a broker's connection was lost.
+
+        If the process was the controller and has ended, another is elected at once.
+        """
+        if is_refused and self._loop is not None and not self._is_stopped:
+            self._quorum.node_ended(broker_id)
         if self._controller is not None:
             self._controller.last_index = self._last.index
             lost = self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused)

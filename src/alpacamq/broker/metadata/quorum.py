@@ -214,6 +214,11 @@ class Quorum:
         self._raft.step(message, self._now_ms())
         self._pump()
 
+    def node_ended(self, node_id: BrokerId) -> None:
+        """Note that the process of a node has ended."""
+        self._raft.node_ended(node_id, self._now_ms())
+        self._pump()
+
     def transfer_leadership(self, to: BrokerId | None = None) -> None:
         """Hand the leadership to another voter. Raises InvalidVoters or NotController."""
         self._raft.transfer_leadership(to, self._now_ms())
