@@ -8,12 +8,17 @@ from random import Random
 from tests.powercut.disk import Cut
 from tests.powercut.disk import missing_for_cuts as missing_for_power_cuts
 
+from .disk_errors import ALL, missing_for_errors
 from .network import missing_for_cuts
 from .nodes import ChaosNodes
 
 PAUSE_S = 20.0
 CUT_S = 15.0
 FULL_S = 10.0
+ERRORS_S = 10.0
+# The metadata log, and the vote beside its snapshots.
+METADATA = "metadata"
+PARTITIONS = "partitions/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Fault:
     inject: Callable[[ChaosNodes, int, Random], Injected]
     needs_network: bool = False
     needs_disks: bool = False
+    needs_errors: bool = False
 
 
 def _kill(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
@@ -114,6 +120,48 @@ def _cut_power(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
     return Injected(tuple(nodes.by_id), 0, heal)
 
 
+def _fail_calls(
+    match: str = "", *, reads: int = 0, writes: int = 0, syncs: int = 0
+) -> Callable[[ChaosNodes, int, Random], Injected]:
+    """Return the fault in which calls of a node on files with `match` in their path fail with EIO."""
+
+    def inject(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
+        nodes.errors[victim].begin(reads=reads, writes=writes, syncs=syncs, match=match)
+
+        def heal() -> None:
+            failed = nodes.errors[victim].end()
+            assert any(failed), f"no call of node {victim} has failed"
+            nodes.stop(victim)
+            nodes.restart(victim)
+
+        return Injected((victim,), ERRORS_S, heal)
+
+    return inject
+
+
+def _fail_metadata(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
+    """Let writes to the metadata log fail, and change the metadata, so that there are some."""
+    injected = _fail_calls(METADATA, writes=ALL, syncs=ALL)(nodes, victim, random)
+    nodes.change_metadata("records")
+    return injected
+
+
+def _fail_start(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
+    """Restart a node that cannot read its partitions."""
+    node = nodes.by_id[victim]
+    node.stop()
+    nodes.errors[victim].begin(reads=ALL, match=PARTITIONS)
+    node.start()
+
+    def heal() -> None:
+        failed = nodes.errors[victim].end()
+        assert any(failed), f"no call of node {victim} has failed"
+        nodes.stop(victim)
+        nodes.restart(victim)
+
+    return Injected((victim,), ERRORS_S, heal)
+
+
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -127,6 +175,12 @@ FAULTS = {
         Fault("cut-pair", _cut_pair, needs_network=True),
         Fault("full-disk", _fill, needs_disks=True),
         Fault("power-cut", _cut_power, needs_disks=True),
+        Fault("sync-error", _fail_calls(f"{PARTITIONS}records-", syncs=1), needs_errors=True),
+        Fault("sync-errors", _fail_calls(PARTITIONS, syncs=ALL), needs_errors=True),
+        Fault("write-errors", _fail_calls(PARTITIONS, writes=ALL), needs_errors=True),
+        Fault("read-errors", _fail_calls(PARTITIONS, reads=ALL), needs_errors=True),
+        Fault("metadata-errors", _fail_metadata, needs_errors=True),
+        Fault("start-errors", _fail_start, needs_errors=True),
     )
 }
 
@@ -134,10 +188,13 @@ FAULTS = {
 def possible_faults() -> dict[str, Fault]:
     """Return the faults that can be injected on this machine."""
     has_network, has_disks = missing_for_cuts() is None, missing_for_power_cuts() is None
+    has_errors = missing_for_errors() is None
     return {
         name: fault
         for name, fault in FAULTS.items()
-        if (has_network or not fault.needs_network) and (has_disks or not fault.needs_disks)
+        if (has_network or not fault.needs_network)
+        and (has_disks or not fault.needs_disks)
+        and (has_errors or not fault.needs_errors)
     }
 
 

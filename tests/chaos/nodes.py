@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import randrange
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from alpacamq.log.data_directory import RUNNING
 from tests.integration.nodes import Node, Nodes, free_ports
 from tests.powercut.disk import MountOptions, PowerCutDisk
 from tests.waiting import eventually
 
+from .disk_errors import DiskErrors, build_library
 from .network import Network
 
 SECRET = "the secret of the nodes of a chaos run"  # noqa: S105
 RECOVER_S = 90.0
+STOP_S = 30.0
 DISK_MIB = 768
 FILLER = "filler"
 
@@ -46,13 +49,22 @@ class ChaosNodes(Nodes):
         count: int = 3,
         version: Version = CURRENT,
         settings: str = "",
+        library: Path | None = None,
     ) -> None:
-        """`settings` are further sections of their configuration."""
+        """`settings` are further sections of their configuration.
+
+        `library` is what lets calls of a node fail; see disk_errors.
+        """
         self._root = root
         # Of the topics that loads create.
         self.replication_factor = 3
         self.network = network
         self.disks = disks
+        self.errors = {
+            number: DiskErrors(library, root / f"node-{number}.errors", self._data(number))
+            for number in range(1, count + 1)
+            if library is not None
+        }
         secret = root / "secret"
         secret.write_text(SECRET)
         self._settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n{settings}'
@@ -67,6 +79,10 @@ class ChaosNodes(Nodes):
     def _host(self, number: int) -> str:
         return self.network.address(number) if self.network else "127.0.0.1"
 
+    def _data(self, number: int) -> Path:
+        disk = self.disks.get(number)
+        return self._root / f"node-{number}" if disk is None else disk.path / "data"
+
     def _node(self, number: int, version: Version, *, is_alone: bool = False) -> Node:
         return Node(
             self._root,
@@ -75,8 +91,12 @@ class ChaosNodes(Nodes):
             "" if is_alone else self.listed,
             host=self._host(number),
             settings=self._settings,
-            data=self.disks[number].path / "data" if number in self.disks else None,
-            launcher=(*(self.network.launcher(number) if self.network else ()), *version.launcher),
+            data=self._data(number),
+            launcher=(
+                *(self.network.launcher(number) if self.network else ()),
+                *(self.errors[number].launcher if self.errors else ()),
+                *version.launcher,
+            ),
             module=version.module,
         )
 
@@ -96,6 +116,16 @@ class ChaosNodes(Nodes):
         new = NewTopic(topic, partitions, self.replication_factor, config=config or {})
         self.admin.create_topics([new])[topic].result(30)
         self.wait_until_in_sync(topic)
+
+    def change_metadata(self, topic: str) -> None:
+        """Begin to change a setting of a topic; it may not succeed."""
+        entry = ConfigEntry(
+            "retention.ms",
+            str(1_000_000_000 + randrange(1000)),
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the leader of each partition, as one of the nodes sees it; empty if none answers."""
@@ -124,6 +154,15 @@ class ChaosNodes(Nodes):
 
         eventually(lambda: all(map(in_sync, admins)), within_s=RECOVER_S, what=f"{topic} in sync")
         return time.monotonic() - begun
+
+    def stop(self, node_id: int) -> None:
+        """End a node that may have ended by itself, and may not be able to stop cleanly."""
+        node = self.by_id[node_id]
+        if node.is_running:
+            node.terminate()
+            with suppress(AssertionError):
+                eventually(lambda: not node.is_running, within_s=STOP_S)
+        node.end()
 
     def restart(self, *node_ids: int) -> None:
         """Start nodes that have ended, and wait until they serve."""
@@ -158,10 +197,16 @@ class ChaosNodes(Nodes):
 
 @contextmanager
 def chaos_nodes(
-    root: Path, *, with_network: bool = False, with_disks: bool = False, version: Version = CURRENT
+    root: Path,
+    *,
+    with_network: bool = False,
+    with_disks: bool = False,
+    with_errors: bool = False,
+    count: int = 3,
+    version: Version = CURRENT,
 ) -> Iterator[ChaosNodes]:
     """Yield running nodes; what they run on is removed afterwards."""
-    count = 3
+    root = root.resolve()
     with ExitStack() as stack:
         network = None
         if with_network:
@@ -175,7 +220,8 @@ def chaos_nodes(
             disks[number] = PowerCutDisk(place, MountOptions("synced", "commit=600"), size_mib=DISK_MIB)
             stack.callback(_remove, disks[number])
             disks[number].mount()
-        nodes = ChaosNodes(root, network, disks, count, version)
+        library = build_library(root) if with_errors else None
+        nodes = ChaosNodes(root, network, disks, count, version, library=library)
         stack.callback(_end, nodes)
         nodes.start()
         yield nodes

@@ -114,7 +114,10 @@ def run(plan: Plan, directory: Path) -> Report:
     """Inject faults under load; the history and the logs of the nodes stay in `directory`."""
     needs_network = any(fault.needs_network for fault in plan.faults)
     needs_disks = any(fault.needs_disks for fault in plan.faults)
-    with chaos_nodes(directory, with_network=needs_network, with_disks=needs_disks) as nodes:
+    needs_errors = any(fault.needs_errors for fault in plan.faults)
+    with chaos_nodes(
+        directory, with_network=needs_network, with_disks=needs_disks, with_errors=needs_errors
+    ) as nodes:
         loads = {name: LOADS[name] for name in plan.loads}
         return under_load(nodes, loads, directory, partial(_inject_faults, plan, nodes), plan.seed)
 

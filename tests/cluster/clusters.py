@@ -113,7 +113,7 @@ class Cluster:
         wants_shutdown: bool = False,
         damaged: tuple[PartitionId, ...] = (),
         applied_index: int = 0,
-        is_full: bool = False,
+        is_disk_failing: bool = False,
     ) -> HeartbeatReply:
         return self.ask(
             Heartbeat(
@@ -122,7 +122,7 @@ class Cluster:
                 applied_index=applied_index,
                 wants_shutdown=wants_shutdown,
                 damaged=damaged,
-                is_full=is_full,
+                is_disk_failing=is_disk_failing,
             )
         )
 

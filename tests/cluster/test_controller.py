@@ -406,7 +406,7 @@ def test_a_broker_with_a_full_disk_hands_over_and_comes_back_when_it_has_room() 
     led = cluster.create("led", (1, 2, 3))
     followed = cluster.create("followed", (2, 1, 3))
     epoch = cluster.state(led).leader_epoch
-    cluster.beat(1, is_full=True)
+    cluster.beat(1, is_disk_failing=True)
     assert (cluster.state(led).leader, cluster.state(led).isr) == (2, (2, 3))
     assert cluster.state(led).leader_epoch > epoch
     # Its acknowledgement is not waited for either.
@@ -421,7 +421,7 @@ def test_a_broker_with_a_full_disk_leads_on_if_no_other_can() -> None:
     topic = cluster.create("t", (1, 2, 3))
     alone = cluster.create("alone", (1,))
     cluster.kill(2, 3)
-    cluster.beat(1, is_full=True)
+    cluster.beat(1, is_disk_failing=True)
     assert (cluster.state(topic).leader, cluster.state(topic).isr) == (1, (1,))
     assert cluster.state(alone).leader == 1
 

@@ -402,3 +402,40 @@ def test_a_higher_term_ends_leadership() -> None:
     assert raft.peers() == []
     raft.step(message, 0)
     assert raft.commit_index == 0
+
+
+def test_voters_do_not_wait_for_a_leader_that_has_ended() -> None:
+    raft = node(2)
+    raft.step(append(1, (1, 1), sender=ONE, to=raft.node_id), 0)
+    flush(raft)
+    assert answer(raft, pre_vote_request(2, sender=THREE, to=2), 10) is False
+    raft.node_ended(THREE, 10)
+    assert answer(raft, pre_vote_request(2, sender=THREE, to=2), 10) is False
+    raft.node_ended(ONE, 10)
+    assert answer(raft, pre_vote_request(2, sender=THREE, to=2), 10) is True
+
+
+@pytest.mark.parametrize(
+    ("number", "delay_ms"),
+    [
+        pytest.param(2, ELECTION_MS // 10, id="first of those left"),
+        pytest.param(3, ELECTION_MS // 10 + ELECTION_MS // 2, id="second"),
+    ],
+)
+def test_voters_campaign_one_after_the_other_when_the_leader_has_ended(number: int, delay_ms: int) -> None:
+    raft = node(number)
+    raft.step(append(1, (1, 1), sender=ONE, to=raft.node_id), 0)
+    flush(raft)
+    raft.node_ended(ONE, 100)
+    assert raft.next_deadline_ms == 100 + delay_ms
+    raft.tick(100 + delay_ms - 1)
+    assert role(raft) is Role.FOLLOWER
+    raft.tick(100 + delay_ms)
+    assert role(raft) is Role.PRE_CANDIDATE
+
+
+def test_a_node_that_leads_campaigns_for_no_other_that_has_ended() -> None:
+    raft = elected(node(1))
+    deadline_ms = raft.next_deadline_ms
+    raft.node_ended(TWO, 0)
+    assert (role(raft), raft.next_deadline_ms) == (Role.LEADER, deadline_ms)

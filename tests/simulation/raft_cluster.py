@@ -449,6 +449,15 @@ class RaftCluster:
             self.seen[str(error)] += 1
         node.advance()
 
+    def suspect_one(self, simulation: Simulation) -> None:
+        """Tell some nodes that the process of another has ended, whether or not that is so."""
+        suspect = self.random.choice(list(self.nodes.values()))
+        for node in self.nodes.values():
+            if node is not suspect and node.is_up and not node.is_paused and self.random.random() < 0.7:
+                self.seen["suspected node"] += 1
+                node.raft.node_ended(BrokerId(suspect.id), node.now_ms)
+                node.advance()
+
     def _successor(self, raft: Raft) -> BrokerId | None:
         return self.random.choice([None, *(voter.id for voter in raft.voters)])
 
@@ -487,6 +496,7 @@ class RaftCluster:
         return {
             self.administrate: 6,
             self.wipe_one: 0.3,
+            self.suspect_one: 2,
             crash_one: 4,
             crash_all: 0.5,
             pause_one: 2,

@@ -25,7 +25,7 @@ from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, close_logs
 from alpacamq.log.storage import FileHandles, Storage
-from alpacamq.model.errors import AlpacaError, DiskFull, InvalidConfig, StorageFailed
+from alpacamq.model.errors import AlpacaError, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -45,6 +45,7 @@ from .metadata.opening import open_store
 from .metadata.quorum import Quorum
 from .metadata.registration import Registration, RegistrationSettings
 from .metadata.store import IDENTITY as METADATA_IDENTITY
+from .partition.disk_watch import DiskWatch
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition, WriteBatcher
@@ -407,6 +408,13 @@ class Broker:
             settings.retention_check_ms,
             self.delays.is_worth_compacting,
         )
+        self.disk_watch = DiskWatch(
+            self.topics.all_partitions,
+            self.work_threads,
+            lambda: self.can_write(),
+            self.registration.beat_now,
+        )
+        self.replication.on_storage_change = self.disk_watch.look
         self.lags = GroupLags(self.topics, self.groups, self.reads)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
@@ -438,6 +446,7 @@ class Broker:
             tasks.create_task(self.metadata.watch())
             tasks.create_task(self.registration.run())
             tasks.create_task(self.replication.run())
+            tasks.create_task(self.disk_watch.run())
             if self._directory.is_power_loss_open:
                 await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
@@ -495,7 +504,7 @@ class Broker:
 
     async def leave(self) -> None:
         """Hand leadership over to other brokers, if there are any, before the APIs are closed."""
-        if self.member is not None:
+        if self.member is not None and not self.metadata.has_failed:
             await self.registration.leave()
             if self.metadata.is_controller:
                 with suppress(AlpacaError):  # there is no other voter
@@ -624,7 +633,7 @@ class Broker:
             clock=self._retention_clock,
             wall_clock=None if member is None else self.clock,
             damaged=self._damaged,
-            is_full=self._is_full,
+            is_disk_failing=self._is_disk_failing,
             stopped_cleanly=directory.last_stop is LastStop.CLEAN,
         )
 
@@ -632,12 +641,9 @@ class Broker:
         """Return the replicas that may lack records; none before they are open."""
         return self.replicas.damaged() if self._is_built else ()
 
-    def _is_full(self) -> bool:
-        """Return whether a write has failed for lack of room, and another would."""
-        if not self._is_built:
-            return False
-        refused = any(isinstance(each.refusal, DiskFull) for each in self.topics.all_partitions())
-        return refused and not self.can_write()
+    def _is_disk_failing(self) -> bool:
+        """Return whether the disk is full or fails, so that others should lead."""
+        return self._is_built and self.disk_watch.failure is not None
 
     def can_write(self) -> bool:
         """Return whether a small write succeeds. Blocking, but short."""

@@ -61,11 +61,26 @@ def reads(broker: Broker) -> Check:
         os.statvfs(path)
     except OSError as error:
         return failing(f"{path} cannot be read: {error.strerror}")
-    return passing()
+    return _listed(
+        each.log.unreadable
+        for each in broker.topics.all_partitions()
+        if each.is_leading and each.log.unreadable is not None
+    )
 
 
 def disk(broker: Broker) -> Check:
-    """Check that the data directory has free space and can be written to."""
+    """Check that the data directory has free space, can be written to, and has failed no partition."""
+    if not (found := _space(broker)).is_ok:
+        return found
+    failure = broker.disk_watch.failure
+    if failure is not None and not isinstance(failure, DiskFull):  # there is room by now
+        return failing(str(failure))
+    return _listed(
+        each.log.in_doubt for each in broker.topics.all_partitions() if each.log.in_doubt is not None
+    )
+
+
+def _space(broker: Broker) -> Check:
     path = broker.settings.data_directory.absolute()
     try:
         room = os.statvfs(path)
@@ -93,7 +108,12 @@ def partitions(broker: Broker) -> Check:
     return _listed(
         f"{each.identity}: {trouble}"
         for each in broker.topics.all_partitions()
-        for trouble in (each.log.in_doubt, *each.log.damages, *each.log.recovered.losses)
+        for trouble in (
+            each.log.in_doubt,
+            each.log.unreadable,
+            *each.log.damages,
+            *each.log.recovered.losses,
+        )
         if trouble is not None
     )
 
@@ -198,7 +218,7 @@ def all_checks(broker: Broker) -> dict[str, Check]:
 
 def _has_room(broker: Broker) -> bool:
     """Return whether a write succeeds: a quota may be full where the disk is not."""
-    return disk(broker).is_ok and broker.can_write()
+    return _space(broker).is_ok and broker.can_write()
 
 
 def _listed(troubles: Iterator[str]) -> Check:

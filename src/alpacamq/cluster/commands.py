@@ -198,7 +198,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 class Heartbeat(Command[HeartbeatReply], frozen=True, kw_only=True, tag="heartbeat"):
     """Extend a broker's session. `damaged` is the complete list; `clock_ms` the broker's wall clock.
 
-    `is_full`: its disk has no room for more records.
+    `is_disk_failing`: its disk has no room for more records, or cannot be read or written.
     """
 
     broker_id: BrokerId
@@ -207,7 +207,7 @@ class Heartbeat(Command[HeartbeatReply], frozen=True, kw_only=True, tag="heartbe
     wants_shutdown: bool = False
     damaged: tuple[PartitionId, ...] = ()
     clock_ms: int = 0
-    is_full: bool = False
+    is_disk_failing: bool = False
 
 
 class UnregisterBroker(Command[Done], frozen=True, kw_only=True, tag="unregister-broker"):

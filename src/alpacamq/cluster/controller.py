@@ -295,8 +295,8 @@ class Controller:
         repaired, newly_damaged = session.damaged - damaged, damaged - session.damaged
         session.damaged = damaged
         self._partitions.damaged(broker.id, newly_damaged)
-        session.is_full = command.is_full
-        if session.is_full:
+        session.is_disk_failing = command.is_disk_failing
+        if session.is_disk_failing:
             self._partitions.hand_over(broker.id)
         is_caught_up = session.applied_index >= session.registered_index
         may_shut_down = command.wants_shutdown and self._shut_down(broker, session, now_ms)

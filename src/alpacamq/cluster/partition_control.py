@@ -104,7 +104,7 @@ class PartitionControl:
             and not broker.is_shutting_down
             and broker.epoch == broker_epoch
             and self._sessions.is_heard(broker_id)
-            and not self._sessions.is_full(broker_id)
+            and not self._sessions.is_disk_failing(broker_id)
             and not self.is_unfit(broker_id, partition)
         )
 

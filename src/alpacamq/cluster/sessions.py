@@ -28,8 +28,8 @@ class Session:
     damaged: frozenset[PartitionId] = frozenset()
     # Whether it registered with another directory than before, or an older state of it.
     has_lost_data: bool = False
-    # Whether its disk is full: it can neither lead nor keep up.
-    is_full: bool = False
+    # Whether its disk is full or fails: it can neither lead nor keep up.
+    is_disk_failing: bool = False
     applied_index: int = 0
     # The metadata that it must have applied before it is unfenced.
     registered_index: int = 0
@@ -91,9 +91,9 @@ class Sessions:
         session = self._sessions.get(broker_id)
         return session is not None and session.has_lost_data
 
-    def is_full(self, broker_id: int) -> bool:
+    def is_disk_failing(self, broker_id: int) -> bool:
         session = self._sessions.get(broker_id)
-        return session is not None and session.is_full
+        return session is not None and session.is_disk_failing
 
     def ended(self, now_ms: int) -> list[BrokerId]:
         """Return the brokers whose sessions have run out."""

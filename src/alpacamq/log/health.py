@@ -1,6 +1,7 @@
 """Health of a log after errors, and the exceptions that report it."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 from alpacamq.model.errors import AlpacaError, DataInDoubt, DiskFull, StorageFailed
@@ -23,19 +24,23 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 class LogHealth:
-    """Records damage, a failed flush or truncation, or that the log was closed.
+    """Records damage, failed reads, a failed flush or truncation, or that the log was closed.
 
     Damage does not stop writes: new batches are appended behind it and are sound. It ends when the log is
-    emptied; the others never end.
+    emptied. A failed read ends when the file can be read again. The others never end.
     """
 
-    __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged")
+    __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged", "on_failure", "unreadable")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         # Whether any segment has gaps; each segment keeps its own.
         self.is_damaged = False
         self.in_doubt: str | None = None
+        # The files that could not be read, each with the error.
+        self.unreadable: dict[Path, str] = {}
+        # Called when a read or a flush has failed or damage was found, in any thread.
+        self.on_failure: Callable[[], None] = lambda: None
         self._refusal: AlpacaError | None = None
 
     @property
@@ -59,6 +64,13 @@ class LogHealth:
             "is unknown; no writes until restart"
         )
         self._refusal = self.fsync_error()
+        self.on_failure()
+
+    def read_failed(self, path: Path, error: OSError) -> None:
+        """Note that a file could not be read, unless only descriptors were missing. In any thread."""
+        if error.errno not in NO_DESCRIPTORS and path not in self.unreadable:
+            self.unreadable[path] = error.strerror or str(error)
+            self.on_failure()
 
     def truncation_failed(self, error: Exception) -> None:
         """Stop writes for good: only recovery can tell how much of the log is left."""

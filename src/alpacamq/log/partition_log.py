@@ -43,6 +43,8 @@ DELETED = "-delete"
 MAX_STEM = 200
 # Flushes of at most this many logs share their syncs.
 MAX_SHARED_FLUSHES = 256
+# Read at once where a whole file is read.
+READ_BYTES = 1 << 20
 
 __all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "ScanProgress", "Slice", "TimestampOffset"]
 
@@ -171,6 +173,40 @@ class PartitionLog:
     @property
     def in_doubt(self) -> str | None:
         return self._health.in_doubt
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why some of the log cannot be read; None if all that was asked for could be."""
+        for path, reason in list(self._health.unreadable.items()):
+            return f"{self.directory.name}: reading {path.name} failed: {reason}"
+        return None
+
+    def on_failure(self, report: Callable[[], None]) -> None:
+        """Call `report` when a read or a flush has failed or damage was found, in any thread."""
+        self._health.on_failure = report
+
+    def retry_reads(self) -> None:
+        """Read the files again that could not be read, to see whether they can be by now. Blocking."""
+        disk = self._storage.disk
+        for path in list(self._health.unreadable):
+            try:
+                # The index, too: it may be what could not be read.
+                for name in disk.names(self.directory):
+                    if Path(name).stem == path.stem:
+                        _read_through(disk, self.directory / name)
+            except FileNotFoundError:
+                pass  # removed since
+            except OSError:
+                continue
+            self._health.unreadable.pop(path, None)
+
+    def give_up_reading(self) -> None:
+        """Count what cannot be read as lost, so that it is fetched from another replica. Blocking."""
+        if (reason := self.unreadable) is not None:
+            try:
+                self._checkpoint.note_loss(reason)
+            except OSError as error:
+                raise storage_error(self.directory, "recording a loss", error) from error
 
     @property
     def loss(self) -> str | None:
@@ -595,6 +631,7 @@ class PartitionLog:
         self.transactions.drop_before(offset)
         self._unflushed.restarted(offset)
         self._health.is_damaged = False
+        self._health.unreadable.clear()
         self._recovered_loss = None
 
     def _restore_producer_state(self, end: int) -> None:
@@ -633,6 +670,16 @@ class PartitionLog:
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
             self._storage.indexes.discard(segment.index)
+
+
+def _read_through(disk: Disk, path: Path) -> None:
+    """Read a whole file, and keep nothing."""
+    descriptor = disk.open(path)
+    try:
+        for position in range(0, disk.size(descriptor), READ_BYTES):
+            disk.read(descriptor, READ_BYTES, position)
+    finally:
+        disk.close(descriptor)
 
 
 def mark_deleted(disk: Disk, directory: Path) -> Path:

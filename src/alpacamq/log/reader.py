@@ -30,7 +30,7 @@ class Slice:
     serving any of it.
     """
 
-    __slots__ = ("handle", "length", "next_offset", "position", "segment", "verified")
+    __slots__ = ("_health", "handle", "length", "next_offset", "position", "segment", "verified")
 
     def __init__(
         self,
@@ -41,7 +41,9 @@ class Slice:
         next_offset: int,
         *,
         verified: bool,
+        health: LogHealth,
     ) -> None:
+        self._health = health
         self.handle = handle
         self.segment = segment
         self.position = position
@@ -58,10 +60,15 @@ class Slice:
         try:
             data = self.handle.read(self.length, self.position)
         except OSError as error:
+            self.failed(error)
             raise StorageFailed(f"{self.path}: reading failed: {error.strerror or error}") from error
         if len(data) != self.length:
             raise StorageFailed(f"{self.path} ends {self.length - len(data)} bytes early")
         return data
+
+    def failed(self, error: OSError) -> None:
+        """Note that these bytes could not be read."""
+        self._health.read_failed(self.path, error)
 
     def release(self) -> None:
         self.handle.release()
@@ -74,11 +81,12 @@ class Slicer:
     read.
     """
 
-    __slots__ = ("_handles", "_positions", "_segments")
+    __slots__ = ("_handles", "_health", "_positions", "_segments")
 
-    def __init__(self, segments: Segments, handles: FileHandles) -> None:
+    def __init__(self, segments: Segments, handles: FileHandles, health: LogHealth) -> None:
         self._segments = segments
         self._handles = handles
+        self._health = health
         self._positions: dict[int, int] = {}
 
     def slice(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
@@ -112,6 +120,7 @@ class Slicer:
             end.position - start.position,
             end.offset,
             verified=segment.is_sound(start.position, end.position),
+            health=self._health,
         )
 
     def remember(self, offset: int, position: int) -> None:
@@ -271,7 +280,7 @@ class LogReader:
         self._epochs = epochs
         self._health = health
         self._note_loss = note_loss
-        self._slicer = Slicer(segments, storage.handles)
+        self._slicer = Slicer(segments, storage.handles, health)
         self._verifying = threading.Lock()
 
     def read(
@@ -291,7 +300,7 @@ class LogReader:
                 except Violation:
                     self._diagnose(self._segments.locate(offset))
         except OSError as error:
-            raise storage_error(self._directory, "reading", error) from error
+            raise self._failed(self._segments.locate(offset), error) from error
         raise StorageFailed(f"{self._directory.name}: offset {offset} cannot be found")
 
     def out_of_range(self, offset: int, start_offset: int) -> OffsetOutOfRange:
@@ -315,7 +324,7 @@ class LogReader:
                     self._damaged(segment, gap)
                     found = gap
         except OSError as error:
-            raise storage_error(self._directory, "reading", error) from error
+            raise self._failed(segment, error) from error
         for gap in segment.gaps:
             # Found by another reader since the slice was cut.
             if gap.start.position < end and gap.end.position > part.position:
@@ -372,10 +381,15 @@ class LogReader:
         except OSError as error:
             if segment.is_retired:
                 return
-            raise storage_error(self._directory, "reading", error) from error
+            raise self._failed(segment, error) from error
         for gap in gaps:
             segment.add_gap(gap)
             self._damaged(segment, gap)
+
+    def _failed(self, segment: Segment, error: OSError) -> StorageFailed:
+        if not segment.is_retired:
+            self._health.read_failed(segment.path, error)
+        return storage_error(self._directory, "reading", error)
 
     def _damaged(self, segment: Segment, gap: Gap) -> None:
         if segment.is_retired:
@@ -383,3 +397,4 @@ class LogReader:
         self._health.is_damaged = True
         with suppress(OSError):
             self._note_loss(str(segment.damage_of(gap)))
+        self._health.on_failure()

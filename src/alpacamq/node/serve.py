@@ -231,6 +231,17 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     broker = Broker(broker_settings(config, reached), metrics=metrics)
     failure: AlpacaError | None = None
     is_open = False
+
+    async def run_broker() -> None:
+        """Run the broker; stop the node when it cannot go on."""
+        nonlocal failure
+        try:
+            await broker.run()
+        except* AlpacaError as errors:
+            failure = next(_leaves(errors))
+            log.error("node_failed", reason=str(failure))
+            stop.set()
+
     try:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients get the progress of recovery; Kafka connections wait in the backlog.
@@ -251,7 +262,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                     await loop.run_in_executor(None, broker.begin)
                 is_open = True
                 requests = KafkaRequests(Backend(broker=broker, host=advertised.host, port=advertised.port))
-                running.append(tasks.create_task(broker.run()))
+                running.append(tasks.create_task(run_broker()))
                 waits_for_all = broker.is_power_loss_open
                 recovering = asyncio.ensure_future(_recover(broker, stop))
                 if not waits_for_all:
@@ -291,6 +302,15 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     if failure is not None:
         raise failure
     log.info("stopped")
+
+
+def _leaves(errors: BaseExceptionGroup[AlpacaError]) -> Iterator[AlpacaError]:
+    """Yield the errors of a group of groups."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 class _Stopped(Exception):

@@ -5,6 +5,7 @@ Nothing is written through the transport, so that the order of bytes is decided 
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
@@ -118,12 +119,17 @@ class Outbox:
             self._broken(error)
 
     def _send_slice(self, head: Readable, most: int) -> int:
-        sent = os.sendfile(
-            self._socket.fileno(),
-            head.handle.descriptor,
-            head.position + self._sent_of_head,
-            min(head.length - self._sent_of_head, most),
-        )
+        try:
+            sent = os.sendfile(
+                self._socket.fileno(),
+                head.handle.descriptor,
+                head.position + self._sent_of_head,
+                min(head.length - self._sent_of_head, most),
+            )
+        except OSError as error:
+            if error.errno == errno.EIO:  # of the file: sockets have other errors
+                head.failed(error)
+            raise
         if sent == 0:
             # The length of the response is sent already: the connection must be closed.
             raise OSError(f"{head.path} ends before byte {head.position + head.length}")

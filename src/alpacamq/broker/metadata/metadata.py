@@ -151,7 +151,7 @@ class Metadata:
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[Delta], None]] = []
         self._has_failed = asyncio.Event()
-        self._failure: CorruptState | None = None
+        self._failure: AlpacaError | None = None
         self._known_leader: BrokerId | None = None
         # Controllers that this node has seen elected, for metrics.
         self.controller_changes = 0
@@ -188,7 +188,7 @@ class Metadata:
             self._plan_tick()
 
     async def watch(self) -> None:
-        """Raise CorruptState when what is committed cannot be applied: the node has to stop."""
+        """Raise when the node has to stop: a committed entry cannot be applied, or the log fails for good."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure
@@ -367,7 +367,12 @@ class Metadata:
             self.time.observe(time_ms, sent_ms, self._now_ms())
 
     def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> None:
-        """Tell the controller, if it is on this node, that a broker's connection was lost."""
+        """Tell the controller, if it is on this node, that a broker's connection was lost.
+
+        If the process was the controller and has ended, another is elected at once.
+        """
+        if is_refused and self._loop is not None and not self._is_stopped:
+            self._quorum.node_ended(broker_id)
         if self._controller is not None:
             self._controller.last_index = self._last.index
             lost = self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused)
@@ -454,6 +459,16 @@ class Metadata:
     def failed(self, error: AlpacaError) -> None:
         """Stop being the controller: the metadata log could not be written."""
         self._resign(error)
+
+    def given_up(self, error: AlpacaError) -> None:
+        """Have the node stop: it would learn of no change, and others can take over."""
+        self._failure = StorageFailed(f"the metadata log fails: {error}")
+        self._has_failed.set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this node takes no part in the cluster any more."""
+        return self._failure is not None
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         delta = Delta()

@@ -24,7 +24,7 @@ from alpacamq.consensus.messages import (
 )
 from alpacamq.consensus.raft import Raft
 from alpacamq.log.health import is_out_of_descriptors
-from alpacamq.model.errors import AlpacaError, StorageFailed
+from alpacamq.model.errors import AlpacaError, DiskFull, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.model.state_machine import Change
@@ -40,6 +40,8 @@ RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
 # How often to look for a free file descriptor.
 DESCRIPTOR_SECONDS = 0.1
+# A log that fails longer than this is given up: meanwhile the node learns nothing of the cluster.
+PATIENCE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class QuorumListener(Protocol):
 
     def failed(self, error: AlpacaError) -> None:
         """Fail what waits for a commit: the log could not be written, and its outcome is unknown."""
+        ...
+
+    def given_up(self, error: AlpacaError) -> None:
+        """Note that the log fails for good, and this node takes no part any more."""
         ...
 
 
@@ -111,6 +117,7 @@ class Quorum:
         self._runs = False
         self._is_trim_due = False
         self._pause_seconds = RETRY_SECONDS
+        self._failing_since: float | None = None
         # Why the log cannot be written, while it cannot.
         self.failure: str | None = None
 
@@ -207,6 +214,11 @@ class Quorum:
         self._raft.step(message, self._now_ms())
         self._pump()
 
+    def node_ended(self, node_id: BrokerId) -> None:
+        """Note that the process of a node has ended."""
+        self._raft.node_ended(node_id, self._now_ms())
+        self._pump()
+
     def transfer_leadership(self, to: BrokerId | None = None) -> None:
         """Hand the leadership to another voter. Raises InvalidVoters or NotController."""
         self._raft.transfer_leadership(to, self._now_ms())
@@ -283,6 +295,7 @@ class Quorum:
                 taken, self._unwritten = self._unwritten, []
                 restored = await self._written(taken)
                 self._pause_seconds = RETRY_SECONDS
+                self._failing_since = None
                 for snapshot, changes in restored:
                     self._listener.restored(snapshot, changes)
                 if taken and taken[-1].write is not None:
@@ -329,7 +342,14 @@ class Quorum:
         self._listener.failed(error)
         if self._store.log.in_doubt is not None:
             # What is read back may not be on disk, and must not count. The next start knows what is.
-            self._runs = False
+            self._give_up(error)
+            return
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        is_over = now - self._failing_since > PATIENCE_SECONDS
+        if is_over and self._outgoing is not None and not isinstance(error, DiskFull):
+            self._give_up(error)
             return
         while self._runs:
             await asyncio.sleep(self._pause_seconds)
@@ -342,6 +362,11 @@ class Quorum:
             self._raft = self._core(recovered or EMPTY)
             self.failure = None
             return
+
+    def _give_up(self, error: AlpacaError) -> None:
+        self._runs = False
+        if self._outgoing is not None:  # alone, it serves on what needs no new metadata
+            self._listener.given_up(error)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

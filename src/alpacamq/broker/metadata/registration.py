@@ -68,12 +68,12 @@ class Registration:
         clock: Clock,
         wall_clock: Clock | None = None,
         damaged: Callable[[], tuple[PartitionId, ...]] = lambda: (),
-        is_full: Callable[[], bool] = lambda: False,
+        is_disk_failing: Callable[[], bool] = lambda: False,
         stopped_cleanly: bool = False,
     ) -> None:
         """Store the broker epoch in `epoch_file`; `damaged` lists the replicas that lack records.
 
-        `is_full` returns whether there is no room for more of them.
+        `is_disk_failing` returns whether there is no room for more of them, or the disk fails.
 
         `wall_clock` is compared with cluster time; None if there are no other brokers.
         `stopped_cleanly`: the process before this one stopped on request.
@@ -89,7 +89,7 @@ class Registration:
         self._wall_clock = wall_clock
         self._is_clock_wrong = False
         self._damaged = damaged
-        self._is_full = is_full
+        self._is_disk_failing = is_disk_failing
         self._stopped_cleanly = stopped_cleanly
         # The broker epoch of this process; NO_EPOCH before it is registered.
         self.epoch = NO_EPOCH
@@ -153,6 +153,8 @@ class Registration:
         """Register if that has not been done, and send heartbeats until cancelled."""
         while True:
             await self.register()
+            # Before the heartbeat, which says how things are now.
+            self._wake.clear()
             try:
                 await self._beat()
                 pause = self._settings.heartbeat_ms / 1000
@@ -165,7 +167,6 @@ class Registration:
             except AlpacaError as error:
                 log.warning("heartbeat_failed", reason=str(error))
                 pause = RETRY_SECONDS
-            self._wake.clear()
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -208,6 +209,10 @@ class Registration:
     def ready(self) -> None:
         """Let the controller unfence this broker: its replicas are open."""
         self.is_ready = True
+        self._wake.set()
+
+    def beat_now(self) -> None:
+        """Send the next heartbeat at once: what it says has changed."""
         self._wake.set()
 
     async def leave(self) -> None:
@@ -253,7 +258,7 @@ class Registration:
             applied_index=self._metadata.applied_index if self.is_ready else 0,
             wants_shutdown=self._is_leaving,
             damaged=damaged,
-            is_full=self._is_full(),
+            is_disk_failing=self._is_disk_failing(),
             clock_ms=self._clock.now_ms(),
         )
 

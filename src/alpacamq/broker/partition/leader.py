@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from time import monotonic
 from typing import Protocol
 
 from alpacamq.broker.tracing.partition import PartitionTraces
@@ -94,6 +95,10 @@ class ReplicationHost(Protocol):
         """Send the partition's proposal for the in-sync set to the controller."""
         ...
 
+    def storage_changed(self) -> None:
+        """Note that the disk has failed a partition, or that a partition is sound again. In any thread."""
+        ...
+
 
 class ReplicaSession(Protocol):
     """Sends a led partition to a follower."""
@@ -168,8 +173,9 @@ class Partition:
         self.cut_offset: int | None = None
         self._flushes = flushes
         self._staged: list[Append] = []
-        # The error of the last write; None if it succeeded.
+        # The error of the last write and when that was, by the monotonic clock; None if it succeeded.
         self.refusal: AlpacaError | None = None
+        self.refused_s = 0.0
         # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
         # Messages that became visible while this broker did not lead: others have counted them.
@@ -184,6 +190,8 @@ class Partition:
         self._watchers: dict[object, Callable[[int], None]] = {}
         # None where tracing is disabled.
         self.traces: PartitionTraces | None = None
+        if replication is not None:
+            log.on_failure(replication.storage_changed)
 
     # Roles.
 
@@ -537,7 +545,8 @@ class Partition:
         try:
             outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)
         except AlpacaError as error:
-            self._refuse(appends, error)
+            self.refused(error)
+            fail(appends, error)
             return
         self.refusal = None
         added_bytes = log.size_bytes - before_bytes
@@ -711,12 +720,15 @@ class Partition:
         self._fail_awaiting(error)
         self._wake_watchers()
 
-    def _refuse(self, appends: Sequence[Append], error: AlpacaError) -> None:
-        if self.refusal is None:
-            # Logged once, not for every retry of every producer.
+    def refused(self, error: AlpacaError) -> None:
+        """Note that a write has failed."""
+        is_first = self.refusal is None
+        self.refusal, self.refused_s = error.with_traceback(None), monotonic()
+        if is_first:
+            # Once, not for every retry of every producer.
             log.error("writes_refused", partition=str(self.identity), reason=str(error))
-        self.refusal = error.with_traceback(None)
-        fail(appends, error)
+            if self._replication is not None:
+                self._replication.storage_changed()
 
     def _advance_high_watermark(self, offset: int, added_bytes: int) -> None:
         if offset <= self.high_watermark:

@@ -78,6 +78,8 @@ class FollowerResources:
     flush_counts: bool
     # Whether the controller has confirmed that it knows of the damage of a replica.
     is_damage_known: Callable[[PartitionId], bool] = lambda _partition: False
+    # Called when a damaged replica is sound again.
+    storage_changed: Callable[[], None] = lambda: None
 
 
 class Following:
@@ -221,6 +223,7 @@ class Following:
         if end >= self._rebuilt_end:
             self.is_rebuilding = False
             log.info("replica_rebuilt", partition=str(self.partition.identity), end_offset=end)
+            self._resources.storage_changed()
 
     # Answers of the leader.
 
@@ -283,7 +286,7 @@ class Following:
         except AlpacaError as error:
             self._failed(str(error))
             if isinstance(error, StorageFailed):
-                self.partition.refusal = error.with_traceback(None)
+                self.partition.refused(error)
         else:
             self._last_failure = ""
             self.partition.refusal = None
@@ -314,6 +317,7 @@ class Following:
     async def _cut_in_thread(self, step: TruncateTo | RestartAt) -> None:
         partition, stored = self.partition, self.partition.log
         name = str(partition.identity)
+        was_lost = stored.has_lost_data
         try:
             async with partition.files:
                 await self._resources.flushes.quiesce(partition)
@@ -335,6 +339,8 @@ class Following:
             )
             self.core.truncated(stored.end_offset)
             self._note_watermark()
+            if was_lost and not self.is_rebuilding:
+                self._resources.storage_changed()
         finally:
             self._cutting = None
         self.drive()

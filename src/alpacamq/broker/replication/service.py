@@ -78,13 +78,22 @@ class Replication:
         self.brokers = KnownBrokers({}, ())
         # What fetchers in use have received is added when they end.
         self.stats = ReplicationStats()
+        # Called when the disk has failed a partition, or one is sound again; in any thread.
+        self.on_storage_change: Callable[[], None] = lambda: None
         self._metadata = metadata
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._peers: FetchPeers | None = None
         self._group: asyncio.TaskGroup | None = None
         self._resources = FollowerResources(
-            node_id, flushes, executor, self._spawn, self.now_ms, self.flush_counts, is_damage_known
+            node_id,
+            flushes,
+            executor,
+            self._spawn,
+            self.now_ms,
+            self.flush_counts,
+            is_damage_known,
+            self.storage_changed,
         )
         self._followings: dict[Partition, Following] = {}
         # By leader and pace.
@@ -157,6 +166,9 @@ class Replication:
 
     def has_proposal(self, partition: Partition) -> None:
         self._proposals.has_proposal(partition)
+
+    def storage_changed(self) -> None:
+        self.on_storage_change()
 
     # Status.
 

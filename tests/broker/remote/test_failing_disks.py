@@ -1,0 +1,167 @@
+"""A broker whose disk is full or fails leaves its partitions to others until it works again."""
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alpacamq.broker.metadata import quorum
+from alpacamq.broker.partition import disk_watch
+from alpacamq.broker.partition.leader import append
+from alpacamq.model.errors import DataInDoubt, DiskFull, StorageFailed
+from alpacamq.model.ports import Buffer
+from alpacamq.model.records import Record, write_batch
+
+from .three_brokers import ThreeBrokers, three_brokers
+
+
+def batch() -> bytearray:
+    return write_batch([Record(0, 1_000, None, b"v")])
+
+
+def failing(*_: object, **__: object) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+async def led_by_another(cluster: ThreeBrokers, failed: int) -> None:
+    await cluster.until(lambda: failed not in cluster.state("orders").isr, "the broker out of sync")
+    assert cluster.leader_id("orders") != failed
+    await append(await cluster.led("orders"), batch())
+
+
+async def in_sync_again(cluster: ThreeBrokers, failed: int) -> None:
+    await cluster.until(lambda: failed in cluster.state("orders").isr, "the broker back in sync")
+
+
+async def test_leaders_leave_a_broker_whose_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
+        full = cluster.leader_id("orders")
+        partition = await cluster.led("orders")
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster[full], "can_write", lambda: False)
+            partition.refused(DiskFull("no room"))
+            await led_by_another(cluster, full)
+        partition.refusal = None
+        await in_sync_again(cluster, full)
+
+
+async def test_leaders_leave_a_broker_whose_writes_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
+        failed = cluster.leader_id("orders")
+        partition = await cluster.led("orders")
+        await append(partition, batch())
+        disk = cluster[failed]._disk
+        write = disk.write
+
+        def refuse(descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+            # The metadata log works.
+            is_of_topic = "orders-0" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            (failing if is_of_topic else write)(descriptor, buffers, position)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "write", refuse)
+            patch.setattr(disk_watch, "REFUSED_SECONDS", 60.0)
+            with pytest.raises(StorageFailed):
+                await append(partition, batch())
+            await led_by_another(cluster, failed)
+            assert cluster[failed].disk_watch.failure is not None
+        # Fetching the record above succeeds now.
+        await in_sync_again(cluster, failed)
+        assert cluster[failed].disk_watch.failure is None
+
+
+async def unreadable_leader(cluster: ThreeBrokers, patch: pytest.MonkeyPatch) -> int:
+    """Let a read of the leader fail, and its file stay unreadable; return its id once another leads."""
+    await cluster.create("orders", partitions=1)
+    await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
+    failed = cluster.leader_id("orders")
+    partition = await cluster.led("orders")
+    await append(partition, batch())
+    patch.setattr(cluster[failed]._disk, "read", failing)
+    part = partition.read(0, 1 << 20, 1, at_least_one=True)
+    assert part is not None
+    with pytest.raises(StorageFailed):
+        part.read()
+    part.release()
+    await led_by_another(cluster, failed)
+    return failed
+
+
+async def test_leaders_leave_a_broker_whose_reads_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
+    async with three_brokers(tmp_path) as cluster:
+        with monkeypatch.context() as patch:
+            failed = await unreadable_leader(cluster, patch)
+            assert "reading 00000000000000000000.log failed" in str(cluster[failed].disk_watch.failure)
+        await in_sync_again(cluster, failed)
+        assert cluster[failed].disk_watch.failure is None
+
+
+async def test_a_replica_that_stays_unreadable_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(disk_watch, "UNREADABLE_SECONDS", 0.5)
+    async with three_brokers(tmp_path) as cluster:
+        with monkeypatch.context() as patch:
+            failed = await unreadable_leader(cluster, patch)
+            # Emptied and written again, it needs no read.
+            await in_sync_again(cluster, failed)
+
+
+async def test_a_failed_flush_moves_the_leader_before_the_next_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
+        failed = cluster.leader_id("orders")
+        partition = await cluster.led("orders")
+        sync = cluster[failed]._disk.sync
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster[failed]._disk, "sync", once(failing, sync))
+            with pytest.raises(DataInDoubt):
+                await append(partition, batch())
+        await led_by_another(cluster, failed)
+        # It takes no writes until it is restarted, and is fetched again then.
+        await cluster.kill(failed)
+        await cluster.start(failed)
+        await in_sync_again(cluster, failed)
+
+
+def once(first: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another at its first call."""
+    calls = iter([first])
+    return lambda *arguments: next(calls, then)(*arguments)
+
+
+async def test_a_broker_stops_if_its_metadata_log_keeps_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum, "PATIENCE_SECONDS", 0.0)
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        failed = cluster.leader_id("orders")
+
+        def refuse(*_: object) -> None:
+            raise StorageFailed("the disk fails")
+
+        monkeypatch.setattr(cluster[failed]._store, "write", refuse)
+        await cluster.follower_of("orders").topics.create("another", partitions=1)
+        await cluster.until(lambda: cluster[failed].metadata.has_failed, "the broker gives up")
+        with pytest.raises(ExceptionGroup):
+            await cluster.kill(failed)
+        await cluster.until(lambda: cluster.state("orders").leader not in (failed, None), "another leader")
