@@ -76,9 +76,7 @@ class Cluster:
         return decision.changes
 
     def lose_connection(self, broker: int, *, is_refused: bool) -> None:
-        self.log += self.controller.connection_lost(
-            BrokerId(broker), self.now_ms, is_refused=is_refused
-        ).changes
+        self.log += self.controller.connection_lost(BrokerId(broker), is_refused=is_refused).changes
 
     def register(
         self,

@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from alpacamq.cluster.brokers import Endpoint, FeatureRange
+from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
     MAX_NAMED_PARTITIONS,
     MAX_NEW_REPLICAS,
@@ -29,8 +30,9 @@ from alpacamq.cluster.commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
+from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
-from alpacamq.cluster.image import VERSION_FEATURE
+from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import EditOperation, SettingEdit
 from alpacamq.model.errors import (
@@ -99,6 +101,55 @@ def test_a_refused_connection_fences_at_once_and_a_lost_one_does_not() -> None:
     assert cluster.image.broker(1).is_fenced
 
 
+def test_a_refused_connection_to_a_broker_that_does_not_run_changes_nothing() -> None:
+    cluster = Cluster(1)
+    cluster.kill(1)
+    before = len(cluster.log)
+    cluster.kill(1, 9)
+    assert len(cluster.log) == before
+
+
+def test_the_broker_in_the_process_of_the_controller_needs_no_heartbeats() -> None:
+    cluster = Cluster(2)
+    cluster.controller.end_session(BrokerId(2))
+    cluster.now_ms = 8000
+    for broker in (1, 2):
+        cluster.controller.keep_session(BrokerId(broker), 8000)
+    assert cluster.controller.session(1).ends_ms == 17_000
+    assert cluster.controller.session(2).ends_ms is None, "it has ended"
+
+
+def test_a_tick_at_the_deadline_does_all_that_is_due() -> None:
+    cluster = Cluster(4, ControllerSettings(rebalance_ms=5000, drained_at_once=1, drain_ms=1000))
+    cluster.create("t", *[(1, 2, 3)] * 3)
+    cluster.create("u", (4, 3))
+    cluster.kill(4)
+    cluster.beat(4)
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    for _ in range(40):
+        cluster.now_ms = cluster.controller.next_deadline_ms
+        cluster.tick()
+        assert cluster.controller.next_deadline_ms > cluster.now_ms
+
+
+def test_deadlines_are_only_of_what_is_to_be_done() -> None:
+    cluster = Cluster(2, ControllerSettings(dead_ms=9000, rebalance_ms=5000, drain_ms=1000))
+    topic = cluster.create("t", (1, 2))
+    cluster.tick()
+    assert cluster.controller.next_deadline_ms == 9000
+    cluster.kill(1)
+    cluster.beat(1)
+    assert cluster.controller.next_deadline_ms == 5000, "leaders move back"
+    cluster.propose(topic, (1, 2))
+    cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED))
+    cluster.start(3)
+    cluster.ask(DrainBroker(broker_id=BrokerId(3)))
+    assert cluster.controller.next_deadline_ms == 9000, "there is nothing to drain"
+    cluster.ask(DrainBroker(broker_id=BrokerId(3), is_draining=False))
+    cluster.ask(DrainBroker(broker_id=BrokerId(2)))
+    assert cluster.controller.next_deadline_ms == 1000
+
+
 def test_a_fenced_broker_that_is_heard_again_is_unfenced_and_rejoins() -> None:
     cluster = Cluster()
     topic = cluster.create("t", (1, 2, 3))
@@ -143,6 +194,12 @@ def test_cluster_time_goes_on_from_what_the_node_knows_and_is_recorded() -> None
     assert cluster.beat(1).cluster_time_ms == recorded
 
 
+def test_a_new_controller_goes_on_with_the_time_of_its_node() -> None:
+    time = ClusterTime(7000, 100)
+    controller = Controller(ClusterImage(), SETTINGS, 150, time=time)
+    assert controller.cluster_time_ms(200) == 7100
+
+
 def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> None:
     cluster = Cluster()
     cluster.now_ms += 20_000
@@ -169,7 +226,7 @@ def test_a_tick_with_nothing_due_changes_nothing() -> None:
 
 def test_epochs_of_brokers_increase_and_registration_is_idempotent() -> None:
     cluster = Cluster(0)
-    first = cluster.register(1, incarnation=ANY_ID)
+    first = cluster.register(1, incarnation=ANY_ID, stopped_cleanly=True)
     assert first.is_fenced
     second = cluster.register(2)
     assert second.epoch > first.epoch
@@ -224,6 +281,29 @@ def test_a_restarted_broker_leads_on_if_nobody_else_could_have_led(
     assert (cluster.state(topic).leader_epoch > before.leader_epoch) is not leads_on
     # Only now: the broker has stored its epoch, so an older one means a restored backup.
     assert cluster.image.broker(1).active_epoch == cluster.epochs[1]
+
+
+def test_a_broker_that_was_fenced_or_lost_its_records_does_not_lead_on() -> None:
+    cluster = Cluster(1)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    cluster.epochs[1] = cluster.register(1, stopped_cleanly=True).epoch
+    assert cluster.image.broker(1).is_fenced
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
+    cluster.controller.end_session(BrokerId(1))
+    del cluster.directories[1]
+    cluster.register(1, stopped_cleanly=True)
+    assert cluster.state(topic).leader is None
+
+
+def test_the_only_broker_restores_a_backup_together_with_the_metadata() -> None:
+    cluster = Cluster(1)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    cluster.epochs[1] = cluster.register(1, last_epoch=cluster.epochs[1] - 1).epoch
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
 
 
 def test_a_broker_is_unfenced_once_it_has_applied_what_was_there_when_it_registered() -> None:
@@ -1036,7 +1116,7 @@ def test_a_topic_is_created_in_one_entry_and_a_broker_fenced_in_several() -> Non
     create = CreateTopic(name="t", topic_id=ANY_ID, assignments=((1, 2, 3),) * 5)
     created = cluster.controller.decide(create, 0)
     assert [len(entry) for entry in created.entries(2)] == [6]
-    fenced = cluster.controller.connection_lost(BrokerId(1), 0, is_refused=True)
+    fenced = cluster.controller.connection_lost(BrokerId(1), is_refused=True)
     assert [len(entry) for entry in fenced.entries(4)] == [4, 2]
     assert list(Decision(reply=None).entries(4)) == []
 

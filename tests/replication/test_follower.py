@@ -220,6 +220,16 @@ def test_truncation_below_the_watermark_is_flagged() -> None:
     partition.truncated(24)
     assert partition.lost_committed
     assert partition.high_watermark == 24
+    partition.out_of_range(fetch(partition).request_id, 50, 60, 0)
+    assert partition.next_step(0) == RestartAt(50, lost_committed=False)
+    assert partition.lost_committed, "it is not forgotten"
+
+
+def test_truncation_commits_nothing() -> None:
+    partition = follower((1, 0), (6, 20), end=30, high_watermark=10)
+    partition.diverged(fetch(partition).request_id, 6, 25, 0)
+    partition.truncated(25)
+    assert partition.high_watermark == 10
 
 
 @pytest.mark.parametrize(

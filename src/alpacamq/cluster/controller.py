@@ -179,12 +179,12 @@ class Controller:
             self._pending.put(time_change(self.cluster_time_ms(now_ms)))
         return Decision(changes=self._pending.take(), reply=None)
 
-    def connection_lost(self, broker_id: BrokerId, now_ms: int, *, is_refused: bool) -> Decision[None]:
+    def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> Decision[None]:
         """Fence a broker at once whose host refuses connections: its process has ended.
 
         A connection that is only lost says nothing; the session decides.
         """
-        if is_refused and self._sessions.is_alive(broker_id, now_ms):
+        if is_refused:
             self._end_session(broker_id)
         return Decision(changes=self._pending.take(), reply=None)
 
@@ -230,8 +230,7 @@ class Controller:
             incarnation_id=command.incarnation_id,
             directory_id=command.directory_id,
             epoch=epoch,
-            # What a lost directory held does not matter any more.
-            active_epoch=NO_EPOCH if former is None or is_data_lost else former.active_epoch,
+            active_epoch=NO_EPOCH if former is None else former.active_epoch,
             rack=command.rack,
             roles=command.roles,
             endpoints=command.endpoints,

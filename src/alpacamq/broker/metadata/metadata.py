@@ -369,7 +369,7 @@ class Metadata:
         """Tell the controller, if it is on this node, that a broker's connection was lost."""
         if self._controller is not None:
             self._controller.last_index = self._last.index
-            lost = self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused)
+            lost = self._controller.connection_lost(broker_id, is_refused=is_refused)
             with suppress(AlpacaError):  # it has resigned
                 self._propose(lost)
 
