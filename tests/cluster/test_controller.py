@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from alpacamq.cluster import partition_control
 from alpacamq.cluster.brokers import Endpoint, FeatureRange
 from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
@@ -431,6 +432,18 @@ def test_what_an_unregistered_broker_held_does_not_count_when_it_comes_back() ->
     assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, (1,))
 
 
+def test_an_unregistered_broker_is_neither_in_sync_nor_elected() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (3, 1, 2), min_insync_replicas="1")
+    cluster.kill(3)
+    cluster.ask(UnregisterBroker(broker_id=BrokerId(3)))
+    assert failure(cluster.propose(topic, (3, 1, 2)).failure) is IneligibleReplica
+    cluster.propose(topic, (1,))
+    cluster.kill(1)
+    cluster.ask(ElectLeaders(kind=ElectionKind.UNCLEAN))
+    assert cluster.state(topic).leader == 2
+
+
 # Damage
 
 
@@ -461,6 +474,13 @@ def test_a_replica_that_recovery_found_damaged_does_not_lead_after_a_restart() -
     cluster.beat(1, damaged=damaged)
     state = cluster.state(topic)
     assert (state.leader, state.isr, state.elr) == (None, (), ())
+
+
+def test_damage_of_a_partition_that_was_deleted_is_ignored() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (1, 2, 3))
+    cluster.ask(DeleteTopic(name="t"))
+    assert not cluster.beat(1, damaged=(PartitionId(topic.id, 0),)).is_fenced
 
 
 def test_the_only_replica_is_served_although_it_is_damaged() -> None:
@@ -682,7 +702,11 @@ def test_elections_on_request() -> None:
     assert elect(ElectionKind.PREFERRED, "t", 2) is UnknownTopic
     assert elect(ElectionKind.PREFERRED, "u", 0) is UnknownTopic
     cluster.beat(1)
+    assert elect(ElectionKind.PREFERRED, "t", 0) is PreferredLeaderNotAvailable, "it is not in sync"
     cluster.propose(topic, (1, 2, 3))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
+    assert elect(ElectionKind.PREFERRED, "t", 0) is PreferredLeaderNotAvailable, "it gives up its leaders"
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
     assert elect(ElectionKind.PREFERRED, "t", 0) is None
     assert cluster.state(topic).leader == 1
     assert cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED)).results == ()
@@ -700,6 +724,18 @@ def test_an_unclean_election_happens_by_itself_only_where_it_is_enabled() -> Non
     enabled = SettingEdit(EditOperation.SET, "unclean.leader.election.enable", "true")
     cluster.ask(ConfigureTopic(name="clean", edits=(enabled,)))
     assert cluster.state(clean).leader == 2
+
+
+def test_an_unclean_election_follows_when_it_is_enabled_and_no_replica_is_complete() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2))
+    cluster.propose(topic, (1,))
+    cluster.kill(1)
+    del cluster.directories[1]
+    cluster.register(1)
+    assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, ())
+    cluster.ask(ConfigureBroker(name="", overrides={"unclean.leader.election.enable": "true"}))
+    assert cluster.state(topic).leader == 2
 
 
 def test_an_unclean_election_waits_until_a_new_controller_knows_of_damage() -> None:
@@ -765,6 +801,18 @@ def test_a_reassignment_is_not_cancelled_if_only_new_replicas_are_in_sync() -> N
     assert reassign(cluster, None) is InvalidReplicaAssignment, "broker 1 lacks records"
 
 
+def test_a_reassignment_can_be_cancelled_if_no_replica_is_complete() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    del cluster.directories[1]
+    cluster.register(1)
+    reassign(cluster, (2,))
+    assert (cluster.state(topic).isr, cluster.state(topic).elr) == ((), ())
+    assert reassign(cluster, None) is None
+    assert cluster.state(topic).replicas == (1,)
+
+
 @pytest.mark.parametrize(
     ("replicas", "words"),
     [
@@ -787,6 +835,9 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
     topic = cluster.create("t", *[(1, 2, 3)] * 3)
     assert cluster.ask(DrainBroker(broker_id=BrokerId(1))).replicas == 3
     assert len(cluster.image.moving) == 2
+    cluster.now_ms += 1000
+    cluster.tick()
+    assert len(cluster.image.moving) == 2, "none of them has moved yet"
     for _ in range(2):
         for partition in list(cluster.image.moving):
             cluster.propose(topic, cluster.state(topic, partition.partition).replicas, partition.partition)
@@ -796,6 +847,26 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
     assert [cluster.state(topic, index).replicas for index in range(3)] == [(4, 2, 3)] * 3
     with pytest.raises(InvalidReplication, match="no other broker"):
         cluster.ask(DrainBroker(broker_id=BrokerId(2)))
+
+
+def test_draining_leaves_reassignments_of_users_alone() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2), (1, 2))
+    reassign(cluster, (1, 3), 0)
+    reassign(cluster, (2, 3), 1)
+    before = [cluster.state(topic, index).target_replicas for index in range(2)]
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    assert [cluster.state(topic, index).target_replicas for index in range(2)] == before
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
+    assert cluster.state(topic, 0).target_replicas == before[0]
+
+
+def test_a_partition_that_leaves_a_broker_anyway_does_not_prevent_draining() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2))
+    reassign(cluster, (2, 3))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    assert cluster.state(topic).target_replicas == (2, 3)
 
 
 def test_leaders_move_off_a_drained_broker_at_once_and_do_not_come_back() -> None:
@@ -849,18 +920,33 @@ def test_the_only_replica_in_sync_leads_on_while_its_broker_is_drained() -> None
     assert cluster.state(topic).leader == 4
 
 
-def test_all_preferred_leaders_are_elected_in_several_commands() -> None:
+def test_all_preferred_leaders_are_elected_in_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_control, "MAX_NAMED_PARTITIONS", 20)
     cluster = Cluster(3)
-    count = MAX_NAMED_PARTITIONS + 10
-    topic = cluster.create("t", *[(1, 2)] * count, *[(3, 2)] * 5)
+    count = 30
+    topic = cluster.create("t", *[(3, 2)] * 5, *[(1, 2)] * count)
     cluster.kill(1, 3)
     cluster.start(1)
-    for index in range(count):
+    for index in range(5, 5 + count):
         cluster.propose(topic, (1, 2), index)
-    for elected in (MAX_NAMED_PARTITIONS, 10):
+    for elected in (20, 10):
         results = cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED)).results
         assert len([each for each in results if each.failure is None]) == elected
     assert cluster.image.led_by(1) == count
+
+
+def test_all_leaders_are_elected_uncleanly_in_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_control, "MAX_NAMED_PARTITIONS", 2)
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2), (1, 2), (1, 3), (1, 3), (1, 3))
+    for index, state in enumerate(cluster.image.partitions_of(topic.id)):
+        assert state.leader == 1
+        cluster.propose(topic, (1,), index)
+    cluster.kill(1, 2)
+    for elected in (2, 1, 0):
+        results = cluster.ask(ElectLeaders(kind=ElectionKind.UNCLEAN)).results
+        assert len([each for each in results if each.failure is None]) == elected
+    assert cluster.image.led_by(3) == 3
 
 
 def test_draining_can_be_stopped() -> None:
@@ -871,6 +957,18 @@ def test_draining_can_be_stopped() -> None:
     cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
     assert not cluster.state(topic).is_moving
     assert set(cluster.state(topic).replicas) == {1, 2, 3}
+
+
+def test_a_move_goes_on_after_draining_if_only_the_new_replica_is_complete() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    cluster.kill(2)
+    cluster.propose(topic, (3, 1))
+    cluster.kill(1)
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
+    state = cluster.state(topic)
+    assert (state.leader, state.adding, state.removing) == (3, (3,), (1,))
 
 
 # Topics

@@ -107,6 +107,7 @@ def test_high_watermark_advances_are_reported_once() -> None:
 
 def test_what_does_not_advance_the_high_watermark_is_not_reported() -> None:
     partition = leader([ONE, TWO], flush_counts=False)
+    fetch(partition, TWO, 0)
     assert not partition.appended(5, 0)  # broker 2 lacks it
     assert fetch(partition, TWO, 5)
     assert not partition.appended(5, 0)  # a duplicate

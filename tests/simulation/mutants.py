@@ -19,9 +19,9 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -92,11 +92,14 @@ class Mutant:
     after: str
     # Called in the process that runs it: it takes longer than all the rest.
     make_source: Callable[[], str]
+    # Of the mutants of a function that would have the same name, by line.
+    number: int = 1
 
     @property
     def name(self) -> str:
         """What the list of accepted mutants calls it. Without the line, which moves."""
-        return f"{self.module}:{self.function}: {self.before} => {self.after}"
+        name = f"{self.module}:{self.function}: {self.before} => {self.after}"
+        return name if self.number == 1 else f"{name} ({self.number})"
 
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -173,7 +176,12 @@ def mutants(module: str) -> list[Mutant]:
                     make_source = partial(_replaced, tree, parent, field, place, variant)
                     mutant = Mutant(module, line, function, before, after, make_source)
                     found.setdefault(f"{line} {mutant.name}", mutant)
-    return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.name))
+    seen: Counter[str] = Counter()
+    numbered: list[Mutant] = []
+    for mutant in sorted(found.values(), key=lambda mutant: (mutant.line, mutant.name)):
+        seen[mutant.name] += 1
+        numbered.append(replace(mutant, number=seen[mutant.name]))
+    return numbered
 
 
 def _children(value: object) -> Iterator[tuple[int | None, ast.AST]]:

@@ -348,10 +348,10 @@ class Controller:
         if broker.is_running or self._sessions.is_alive(broker.id, now_ms):
             raise InvalidRequest(f"broker {broker.id} is running; stop it first")
         if (partition := self._partitions.needs(broker.id)) is not None:
-            topic = self.image.topic_by_id(partition.topic_id)
+            topic = self._partitions.topic_of(partition)
             raise InvalidRequest(
                 f"broker {broker.id} has the only complete replica of partition {partition.partition} of "
-                f"topic {topic.name if topic else partition.topic_id}"
+                f"topic {topic.name}"
             )
         # It could come back with any directory: nothing it holds counts any more.
         self._partitions.fenced(broker.id, is_data_lost=True)
