@@ -24,7 +24,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import FEATURES, ClusterImage
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.model.ids import BrokerId
 
@@ -101,6 +101,7 @@ def _cluster() -> tuple[Controller, dict[BrokerId, int]]:
             incarnation_id=UUID(int=broker),
             directory_id=UUID(int=broker),
             rack=f"r{broker % RACKS}",
+            features=FEATURES,
         )
         epochs[broker] = controller.decide(command, 0).reply.epoch
         controller.decide(Heartbeat(broker_id=broker, broker_epoch=epochs[broker], applied_index=0), 0)

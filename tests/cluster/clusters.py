@@ -111,6 +111,7 @@ class Cluster:
         wants_shutdown: bool = False,
         damaged: tuple[PartitionId, ...] = (),
         applied_index: int = 0,
+        clock_ms: int = 0,
         is_full: bool = False,
     ) -> HeartbeatReply:
         return self.ask(
@@ -120,6 +121,7 @@ class Cluster:
                 applied_index=applied_index,
                 wants_shutdown=wants_shutdown,
                 damaged=damaged,
+                clock_ms=clock_ms,
                 is_full=is_full,
             )
         )

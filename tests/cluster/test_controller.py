@@ -28,6 +28,7 @@ from alpacamq.cluster.commands import (
     NamedPartition,
     Reassign,
     Reassignment,
+    RegisterBroker,
     UnregisterBroker,
     UpdateFeatures,
 )
@@ -201,6 +202,21 @@ def test_a_new_controller_goes_on_with_the_time_of_its_node() -> None:
     assert controller.cluster_time_ms(200) == 7100
 
 
+@pytest.mark.parametrize(
+    ("clocks", "expected"),
+    [
+        pytest.param([60_000, 60_000], 10_200, id="it follows the clocks of the brokers, slowly"),
+        pytest.param([60_000, 0], 10_000, id="not a single one"),
+        pytest.param([60_000], 10_000, id="nor that of the only broker"),
+    ],
+)
+def test_cluster_time_follows_the_clocks_of_several_brokers(clocks: list[int], expected: int) -> None:
+    cluster = Cluster(len(clocks))
+    for broker, clock_ms in enumerate(clocks, 1):
+        cluster.beat(broker, clock_ms=clock_ms)
+    assert cluster.controller.cluster_time_ms(10_000) == expected
+
+
 def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> None:
     cluster = Cluster()
     cluster.now_ms += 20_000
@@ -317,6 +333,13 @@ def test_a_broker_is_unfenced_once_it_has_applied_what_was_there_when_it_registe
     assert (reply.is_fenced, reply.is_caught_up) == (False, True)
 
 
+def test_a_heartbeat_of_a_broker_that_runs_changes_nothing() -> None:
+    cluster = Cluster(1)
+    before = len(cluster.log)
+    cluster.beat(1)
+    assert len(cluster.log) == before
+
+
 def test_a_heartbeat_of_an_earlier_registration_is_refused() -> None:
     cluster = Cluster(1)
     cluster.kill(1)
@@ -391,6 +414,9 @@ def test_a_broker_must_support_the_features_in_use() -> None:
     assert cluster.image.features == {VERSION_FEATURE: 1}
     with pytest.raises(InvalidRequest, match="level 1; this broker supports 2 to 3"):
         cluster.register(2, features=FeatureRange(2, 3))
+    unaware = RegisterBroker(id=BrokerId(2), incarnation_id=ANY_ID, directory_id=ANY_ID)
+    with pytest.raises(InvalidRequest, match="this broker supports 0 to 0"):
+        cluster.ask(unaware)
 
 
 def test_a_feature_is_raised_once_all_brokers_support_it() -> None:
@@ -419,6 +445,15 @@ def test_a_broker_is_unregistered_only_if_it_is_stopped_and_not_needed() -> None
     cluster.ask(UnregisterBroker(broker_id=BrokerId(2)))
     assert cluster.state(topic).replicas == (1, 2)
     assert list(cluster.image.brokers) == [1]
+
+
+def test_a_broker_that_is_starting_is_not_unregistered() -> None:
+    cluster = Cluster(2)
+    cluster.register(3)
+    cluster.controller.end_session(BrokerId(2))  # its process was replaced and has not registered yet
+    for broker in (2, 3):
+        with pytest.raises(InvalidRequest, match="running"):
+            cluster.ask(UnregisterBroker(broker_id=BrokerId(broker)))
 
 
 def test_what_an_unregistered_broker_held_does_not_count_when_it_comes_back() -> None:
@@ -474,6 +509,18 @@ def test_a_replica_that_recovery_found_damaged_does_not_lead_after_a_restart() -
     cluster.beat(1, damaged=damaged)
     state = cluster.state(topic)
     assert (state.leader, state.isr, state.elr) == (None, (), ())
+
+
+def test_a_repaired_replica_can_be_elected_again() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2), unclean_leader_election_enable="true")
+    damaged = (PartitionId(topic.id, 0),)
+    cluster.beat(1, damaged=damaged)
+    cluster.kill(2)
+    cluster.beat(1, damaged=damaged)
+    assert cluster.state(topic).leader is None
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
 
 
 def test_damage_of_a_partition_that_was_deleted_is_ignored() -> None:
@@ -641,6 +688,13 @@ def test_a_broker_that_stops_hands_over_its_leaders_first() -> None:
     assert cluster.state(only).leader == 1
 
 
+def test_a_fenced_broker_may_stop_at_once_and_stays_fenced() -> None:
+    cluster = Cluster(1)
+    cluster.kill(1)
+    reply = cluster.beat(1, wants_shutdown=True)
+    assert (reply.may_shut_down, reply.is_fenced) == (True, True)
+
+
 def test_a_broker_that_stops_does_not_wait_for_one_that_hangs() -> None:
     cluster = Cluster(2)
     cluster.controller.last_index = 4
@@ -649,6 +703,14 @@ def test_a_broker_that_stops_does_not_wait_for_one_that_hangs() -> None:
     cluster.now_ms += 4999
     assert not cluster.beat(1, wants_shutdown=True).may_shut_down
     cluster.now_ms += 1
+    assert cluster.beat(1, wants_shutdown=True).may_shut_down
+
+
+def test_a_broker_that_stops_does_not_wait_for_one_that_is_fenced() -> None:
+    cluster = Cluster(2)
+    cluster.kill(2)
+    cluster.controller.last_index = 4
+    cluster.beat(1, wants_shutdown=True)
     assert cluster.beat(1, wants_shutdown=True).may_shut_down
 
 
@@ -954,6 +1016,7 @@ def test_draining_can_be_stopped() -> None:
     topic = cluster.create("t", (1, 2, 3))
     cluster.ask(DrainBroker(broker_id=BrokerId(1)))
     assert cluster.state(topic).removing == (1,)
+    cluster.kill(2, 3, 4)  # and needs no other broker
     cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
     assert not cluster.state(topic).is_moving
     assert set(cluster.state(topic).replicas) == {1, 2, 3}

@@ -17,7 +17,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import Decision
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import FEATURES, ClusterImage
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.consensus.messages import (
     EntryKind,
@@ -339,6 +339,7 @@ class MetadataNode(SimNode):
                 last_epoch=self.stored_epoch.value,
                 rack=f"rack-{self.id}",
                 endpoints=self.cluster.endpoints(self.id),
+                features=FEATURES,
             )
             self.call(command, self.registered)
         else:

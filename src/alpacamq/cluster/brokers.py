@@ -28,6 +28,10 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
         return self.min_level <= level <= self.max_level
 
 
+# Of a feature that a broker does not know.
+NO_LEVEL = FeatureRange(0, 0)
+
+
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A registered broker. It is fenced until it has sent a heartbeat, and again when its session ends."""
 

@@ -20,7 +20,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import BrokerId
 
-from .brokers import NO_EPOCH, BrokerRegistration
+from .brokers import NO_EPOCH, NO_LEVEL, BrokerRegistration
 from .cluster_time import ClusterTime
 from .commands import (
     AddPartitions,
@@ -274,8 +274,8 @@ class Controller:
 
     def _check_features(self, command: RegisterBroker) -> None:
         for name, level in self.image.features.items():
-            supported = command.features.get(name)
-            if supported is not None and level not in supported:
+            supported = command.features.get(name, NO_LEVEL)
+            if level not in supported:
                 raise InvalidRequest(
                     f"the cluster uses {name} level {level}; this broker supports {supported.min_level} to "
                     f"{supported.max_level}"
@@ -288,7 +288,7 @@ class Controller:
                 f"broker {broker.id} is registered with epoch {broker.epoch}, not {command.broker_epoch}"
             )
         session = self._sessions.extend(broker.id, now_ms)
-        session.applied_index = max(session.applied_index, command.applied_index)
+        session.applied_index = command.applied_index
         session.clock_ahead_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else None
         clocks = self._sessions.clocks_ahead_ms()
         if len(clocks) > 1:  # a single broker keeps the time that it started with

@@ -17,7 +17,7 @@ from alpacamq.model.ids import BrokerId, TopicId, TopicName
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
 
-from .brokers import BrokerRegistration
+from .brokers import BrokerRegistration, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
 
 K = TypeVar("K")
@@ -36,6 +36,8 @@ _TIME_KEY = b"time"
 # The feature whose level says which record kinds and requests a cluster uses.
 VERSION_FEATURE = "alpacamq.version"
 CURRENT_LEVEL = 1
+# What a broker of this version supports.
+FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 
 _HEX_LENGTH = 32
 # In place of a partition whose record has not been applied yet, while one behind it has.

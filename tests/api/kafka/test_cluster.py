@@ -17,6 +17,7 @@ from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.brokers import Endpoint
 from alpacamq.cluster.commands import AlterPartitions, Heartbeat, IsrMember, IsrProposal, RegisterBroker
+from alpacamq.cluster.image import FEATURES
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.model.errors import GroupIdNotFound, NotCoordinator
@@ -91,6 +92,7 @@ class Cluster:
                 directory_id=uuid4(),
                 rack=f"rack-{broker_id}",
                 endpoints=(Endpoint("kafka", name, 9092), Endpoint("cluster", name, 9093)),
+                features=FEATURES,
             )
         )
         self.epochs[broker_id] = registered.epoch

@@ -42,7 +42,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import ClusterImage, Delta
+from alpacamq.cluster.image import FEATURES, ClusterImage, Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
@@ -253,6 +253,7 @@ class ReplicaCluster:
                 directory_id=UUID(int=1000 + node.id),
                 last_epoch=self._last_epochs.get(node.id, 0),
                 rack=f"rack-{node.id}",
+                features=FEATURES,
             )
         )
         self._last_epochs[node.id] = registered.epoch

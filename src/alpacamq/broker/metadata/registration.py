@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from alpacamq import __version__
-from alpacamq.cluster.brokers import NO_EPOCH, BrokerRegistration, Endpoint, FeatureRange
+from alpacamq.cluster.brokers import NO_EPOCH, BrokerRegistration, Endpoint
 from alpacamq.cluster.commands import Heartbeat, HeartbeatReply, RegisterBroker
-from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE
+from alpacamq.cluster.image import FEATURES
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.log.sealed_file import Missing, Unreadable, read_sealed, write_sealed
 from alpacamq.model.address import Address
@@ -23,7 +23,6 @@ from .metadata import Metadata
 
 log = get_logger(__name__)
 
-FEATURES = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 RETRY_SECONDS = 0.5
 # After this long without an answer to its registration, a broker reports what it waits for, and asks again.
 REGISTER_SECONDS = 5.0
