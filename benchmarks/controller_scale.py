@@ -83,7 +83,7 @@ def _sample(topics: int) -> dict[tuple[str, str], float]:
 
     figures["leaders moved when a broker is lost", "leaders"] = controller.image.led_by(VICTIM)
     lost = list[object]()
-    timed("lose a broker", lambda: lost.append(controller.connection_lost(VICTIM, 1, is_refused=True)))
+    timed("lose a broker", lambda: lost.append(controller.connection_lost(VICTIM, is_refused=True)))
     controller.decide(beat, 1)
     proposals = _rejoin(controller, epochs)
     timed("its replicas rejoin", lambda: [controller.decide(each, 1) for each in proposals])

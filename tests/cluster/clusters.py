@@ -76,9 +76,7 @@ class Cluster:
         return decision.changes
 
     def lose_connection(self, broker: int, *, is_refused: bool) -> None:
-        self.log += self.controller.connection_lost(
-            BrokerId(broker), self.now_ms, is_refused=is_refused
-        ).changes
+        self.log += self.controller.connection_lost(BrokerId(broker), is_refused=is_refused).changes
 
     def register(
         self,
@@ -113,6 +111,7 @@ class Cluster:
         wants_shutdown: bool = False,
         damaged: tuple[PartitionId, ...] = (),
         applied_index: int = 0,
+        clock_ms: int = 0,
         is_disk_failing: bool = False,
     ) -> HeartbeatReply:
         return self.ask(
@@ -122,6 +121,7 @@ class Cluster:
                 applied_index=applied_index,
                 wants_shutdown=wants_shutdown,
                 damaged=damaged,
+                clock_ms=clock_ms,
                 is_disk_failing=is_disk_failing,
             )
         )

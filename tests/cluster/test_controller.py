@@ -4,7 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from alpacamq.cluster import partition_control
 from alpacamq.cluster.brokers import Endpoint, FeatureRange
+from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
     MAX_NAMED_PARTITIONS,
     MAX_NEW_REPLICAS,
@@ -29,8 +31,9 @@ from alpacamq.cluster.commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
+from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
-from alpacamq.cluster.image import VERSION_FEATURE, feature_change
+from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage, feature_change
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import EditOperation, SettingEdit
 from alpacamq.model.errors import (
@@ -99,6 +102,55 @@ def test_a_refused_connection_fences_at_once_and_a_lost_one_does_not() -> None:
     assert cluster.image.broker(1).is_fenced
 
 
+def test_a_refused_connection_to_a_broker_that_does_not_run_changes_nothing() -> None:
+    cluster = Cluster(1)
+    cluster.kill(1)
+    before = len(cluster.log)
+    cluster.kill(1, 9)
+    assert len(cluster.log) == before
+
+
+def test_the_broker_in_the_process_of_the_controller_needs_no_heartbeats() -> None:
+    cluster = Cluster(2)
+    cluster.controller.end_session(BrokerId(2))
+    cluster.now_ms = 8000
+    for broker in (1, 2):
+        cluster.controller.keep_session(BrokerId(broker), 8000)
+    assert cluster.controller.session(1).ends_ms == 17_000
+    assert cluster.controller.session(2).ends_ms is None, "it has ended"
+
+
+def test_a_tick_at_the_deadline_does_all_that_is_due() -> None:
+    cluster = Cluster(4, ControllerSettings(rebalance_ms=5000, drained_at_once=1, drain_ms=1000))
+    cluster.create("t", *[(1, 2, 3)] * 3)
+    cluster.create("u", (4, 3))
+    cluster.kill(4)
+    cluster.beat(4)
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    for _ in range(40):
+        cluster.now_ms = cluster.controller.next_deadline_ms
+        cluster.tick()
+        assert cluster.controller.next_deadline_ms > cluster.now_ms
+
+
+def test_deadlines_are_only_of_what_is_to_be_done() -> None:
+    cluster = Cluster(2, ControllerSettings(dead_ms=9000, rebalance_ms=5000, drain_ms=1000))
+    topic = cluster.create("t", (1, 2))
+    cluster.tick()
+    assert cluster.controller.next_deadline_ms == 9000
+    cluster.kill(1)
+    cluster.beat(1)
+    assert cluster.controller.next_deadline_ms == 5000, "leaders move back"
+    cluster.propose(topic, (1, 2))
+    cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED))
+    cluster.start(3)
+    cluster.ask(DrainBroker(broker_id=BrokerId(3)))
+    assert cluster.controller.next_deadline_ms == 9000, "there is nothing to drain"
+    cluster.ask(DrainBroker(broker_id=BrokerId(3), is_draining=False))
+    cluster.ask(DrainBroker(broker_id=BrokerId(2)))
+    assert cluster.controller.next_deadline_ms == 1000
+
+
 def test_a_fenced_broker_that_is_heard_again_is_unfenced_and_rejoins() -> None:
     cluster = Cluster()
     topic = cluster.create("t", (1, 2, 3))
@@ -143,6 +195,27 @@ def test_cluster_time_goes_on_from_what_the_node_knows_and_is_recorded() -> None
     assert cluster.beat(1).cluster_time_ms == recorded
 
 
+def test_a_new_controller_goes_on_with_the_time_of_its_node() -> None:
+    time = ClusterTime(7000, 100)
+    controller = Controller(ClusterImage(), SETTINGS, 150, time=time)
+    assert controller.cluster_time_ms(200) == 7100
+
+
+@pytest.mark.parametrize(
+    ("clocks", "expected"),
+    [
+        pytest.param([60_000, 60_000], 10_200, id="it follows the clocks of the brokers, slowly"),
+        pytest.param([60_000, 0], 10_000, id="not a single one"),
+        pytest.param([60_000], 10_000, id="nor that of the only broker"),
+    ],
+)
+def test_cluster_time_follows_the_clocks_of_several_brokers(clocks: list[int], expected: int) -> None:
+    cluster = Cluster(len(clocks))
+    for broker, clock_ms in enumerate(clocks, 1):
+        cluster.beat(broker, clock_ms=clock_ms)
+    assert cluster.controller.cluster_time_ms(10_000) == expected
+
+
 def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> None:
     cluster = Cluster()
     cluster.now_ms += 20_000
@@ -169,7 +242,7 @@ def test_a_tick_with_nothing_due_changes_nothing() -> None:
 
 def test_epochs_of_brokers_increase_and_registration_is_idempotent() -> None:
     cluster = Cluster(0)
-    first = cluster.register(1, incarnation=ANY_ID)
+    first = cluster.register(1, incarnation=ANY_ID, stopped_cleanly=True)
     assert first.is_fenced
     second = cluster.register(2)
     assert second.epoch > first.epoch
@@ -226,6 +299,29 @@ def test_a_restarted_broker_leads_on_if_nobody_else_could_have_led(
     assert cluster.image.broker(1).active_epoch == cluster.epochs[1]
 
 
+def test_a_broker_that_was_fenced_or_lost_its_records_does_not_lead_on() -> None:
+    cluster = Cluster(1)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    cluster.epochs[1] = cluster.register(1, stopped_cleanly=True).epoch
+    assert cluster.image.broker(1).is_fenced
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
+    cluster.controller.end_session(BrokerId(1))
+    del cluster.directories[1]
+    cluster.register(1, stopped_cleanly=True)
+    assert cluster.state(topic).leader is None
+
+
+def test_the_only_broker_restores_a_backup_together_with_the_metadata() -> None:
+    cluster = Cluster(1)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    cluster.epochs[1] = cluster.register(1, last_epoch=cluster.epochs[1] - 1).epoch
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
+
+
 def test_a_broker_is_unfenced_once_it_has_applied_what_was_there_when_it_registered() -> None:
     cluster = Cluster(0)
     cluster.controller.last_index = 7
@@ -234,6 +330,13 @@ def test_a_broker_is_unfenced_once_it_has_applied_what_was_there_when_it_registe
     assert (reply.is_fenced, reply.is_caught_up) == (True, False)
     reply = cluster.beat(1, applied_index=7)
     assert (reply.is_fenced, reply.is_caught_up) == (False, True)
+
+
+def test_a_heartbeat_of_a_broker_that_runs_changes_nothing() -> None:
+    cluster = Cluster(1)
+    before = len(cluster.log)
+    cluster.beat(1)
+    assert len(cluster.log) == before
 
 
 def test_a_heartbeat_of_an_earlier_registration_is_refused() -> None:
@@ -348,6 +451,15 @@ def test_a_broker_is_unregistered_only_if_it_is_stopped_and_not_needed() -> None
     assert list(cluster.image.brokers) == [1]
 
 
+def test_a_broker_that_is_starting_is_not_unregistered() -> None:
+    cluster = Cluster(2)
+    cluster.register(3)
+    cluster.controller.end_session(BrokerId(2))  # its process was replaced and has not registered yet
+    for broker in (2, 3):
+        with pytest.raises(InvalidRequest, match="running"):
+            cluster.ask(UnregisterBroker(broker_id=BrokerId(broker)))
+
+
 def test_what_an_unregistered_broker_held_does_not_count_when_it_comes_back() -> None:
     cluster = Cluster()
     topic = cluster.create("t", (1, 2, 3))
@@ -357,6 +469,18 @@ def test_what_an_unregistered_broker_held_does_not_count_when_it_comes_back() ->
     del cluster.directories[2]
     cluster.start(2)
     assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, (1,))
+
+
+def test_an_unregistered_broker_is_neither_in_sync_nor_elected() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (3, 1, 2), min_insync_replicas="1")
+    cluster.kill(3)
+    cluster.ask(UnregisterBroker(broker_id=BrokerId(3)))
+    assert failure(cluster.propose(topic, (3, 1, 2)).failure) is IneligibleReplica
+    cluster.propose(topic, (1,))
+    cluster.kill(1)
+    cluster.ask(ElectLeaders(kind=ElectionKind.UNCLEAN))
+    assert cluster.state(topic).leader == 2
 
 
 # Damage
@@ -389,6 +513,25 @@ def test_a_replica_that_recovery_found_damaged_does_not_lead_after_a_restart() -
     cluster.beat(1, damaged=damaged)
     state = cluster.state(topic)
     assert (state.leader, state.isr, state.elr) == (None, (), ())
+
+
+def test_a_repaired_replica_can_be_elected_again() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2), unclean_leader_election_enable="true")
+    damaged = (PartitionId(topic.id, 0),)
+    cluster.beat(1, damaged=damaged)
+    cluster.kill(2)
+    cluster.beat(1, damaged=damaged)
+    assert cluster.state(topic).leader is None
+    cluster.beat(1)
+    assert cluster.state(topic).leader == 1
+
+
+def test_damage_of_a_partition_that_was_deleted_is_ignored() -> None:
+    cluster = Cluster()
+    topic = cluster.create("t", (1, 2, 3))
+    cluster.ask(DeleteTopic(name="t"))
+    assert not cluster.beat(1, damaged=(PartitionId(topic.id, 0),)).is_fenced
 
 
 def test_the_only_replica_is_served_although_it_is_damaged() -> None:
@@ -549,6 +692,13 @@ def test_a_broker_that_stops_hands_over_its_leaders_first() -> None:
     assert cluster.state(only).leader == 1
 
 
+def test_a_fenced_broker_may_stop_at_once_and_stays_fenced() -> None:
+    cluster = Cluster(1)
+    cluster.kill(1)
+    reply = cluster.beat(1, wants_shutdown=True)
+    assert (reply.may_shut_down, reply.is_fenced) == (True, True)
+
+
 def test_a_broker_that_stops_does_not_wait_for_one_that_hangs() -> None:
     cluster = Cluster(2)
     cluster.controller.last_index = 4
@@ -557,6 +707,14 @@ def test_a_broker_that_stops_does_not_wait_for_one_that_hangs() -> None:
     cluster.now_ms += 4999
     assert not cluster.beat(1, wants_shutdown=True).may_shut_down
     cluster.now_ms += 1
+    assert cluster.beat(1, wants_shutdown=True).may_shut_down
+
+
+def test_a_broker_that_stops_does_not_wait_for_one_that_is_fenced() -> None:
+    cluster = Cluster(2)
+    cluster.kill(2)
+    cluster.controller.last_index = 4
+    cluster.beat(1, wants_shutdown=True)
     assert cluster.beat(1, wants_shutdown=True).may_shut_down
 
 
@@ -610,7 +768,11 @@ def test_elections_on_request() -> None:
     assert elect(ElectionKind.PREFERRED, "t", 2) is UnknownTopic
     assert elect(ElectionKind.PREFERRED, "u", 0) is UnknownTopic
     cluster.beat(1)
+    assert elect(ElectionKind.PREFERRED, "t", 0) is PreferredLeaderNotAvailable, "it is not in sync"
     cluster.propose(topic, (1, 2, 3))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
+    assert elect(ElectionKind.PREFERRED, "t", 0) is PreferredLeaderNotAvailable, "it gives up its leaders"
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
     assert elect(ElectionKind.PREFERRED, "t", 0) is None
     assert cluster.state(topic).leader == 1
     assert cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED)).results == ()
@@ -628,6 +790,18 @@ def test_an_unclean_election_happens_by_itself_only_where_it_is_enabled() -> Non
     enabled = SettingEdit(EditOperation.SET, "unclean.leader.election.enable", "true")
     cluster.ask(ConfigureTopic(name="clean", edits=(enabled,)))
     assert cluster.state(clean).leader == 2
+
+
+def test_an_unclean_election_follows_when_it_is_enabled_and_no_replica_is_complete() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1, 2))
+    cluster.propose(topic, (1,))
+    cluster.kill(1)
+    del cluster.directories[1]
+    cluster.register(1)
+    assert (cluster.state(topic).leader, cluster.state(topic).elr) == (None, ())
+    cluster.ask(ConfigureBroker(name="", overrides={"unclean.leader.election.enable": "true"}))
+    assert cluster.state(topic).leader == 2
 
 
 def test_an_unclean_election_waits_until_a_new_controller_knows_of_damage() -> None:
@@ -693,6 +867,18 @@ def test_a_reassignment_is_not_cancelled_if_only_new_replicas_are_in_sync() -> N
     assert reassign(cluster, None) is InvalidReplicaAssignment, "broker 1 lacks records"
 
 
+def test_a_reassignment_can_be_cancelled_if_no_replica_is_complete() -> None:
+    cluster = Cluster(2)
+    topic = cluster.create("t", (1,))
+    cluster.kill(1)
+    del cluster.directories[1]
+    cluster.register(1)
+    reassign(cluster, (2,))
+    assert (cluster.state(topic).isr, cluster.state(topic).elr) == ((), ())
+    assert reassign(cluster, None) is None
+    assert cluster.state(topic).replicas == (1,)
+
+
 @pytest.mark.parametrize(
     ("replicas", "words"),
     [
@@ -715,6 +901,9 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
     topic = cluster.create("t", *[(1, 2, 3)] * 3)
     assert cluster.ask(DrainBroker(broker_id=BrokerId(1))).replicas == 3
     assert len(cluster.image.moving) == 2
+    cluster.now_ms += 1000
+    cluster.tick()
+    assert len(cluster.image.moving) == 2, "none of them has moved yet"
     for _ in range(2):
         for partition in list(cluster.image.moving):
             cluster.propose(topic, cluster.state(topic, partition.partition).replicas, partition.partition)
@@ -724,6 +913,26 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
     assert [cluster.state(topic, index).replicas for index in range(3)] == [(4, 2, 3)] * 3
     with pytest.raises(InvalidReplication, match="no other broker"):
         cluster.ask(DrainBroker(broker_id=BrokerId(2)))
+
+
+def test_draining_leaves_reassignments_of_users_alone() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2), (1, 2))
+    reassign(cluster, (1, 3), 0)
+    reassign(cluster, (2, 3), 1)
+    before = [cluster.state(topic, index).target_replicas for index in range(2)]
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    assert [cluster.state(topic, index).target_replicas for index in range(2)] == before
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
+    assert cluster.state(topic, 0).target_replicas == before[0]
+
+
+def test_a_partition_that_leaves_a_broker_anyway_does_not_prevent_draining() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2))
+    reassign(cluster, (2, 3))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    assert cluster.state(topic).target_replicas == (2, 3)
 
 
 def test_leaders_move_off_a_drained_broker_at_once_and_do_not_come_back() -> None:
@@ -777,18 +986,33 @@ def test_the_only_replica_in_sync_leads_on_while_its_broker_is_drained() -> None
     assert cluster.state(topic).leader == 4
 
 
-def test_all_preferred_leaders_are_elected_in_several_commands() -> None:
+def test_all_preferred_leaders_are_elected_in_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_control, "MAX_NAMED_PARTITIONS", 20)
     cluster = Cluster(3)
-    count = MAX_NAMED_PARTITIONS + 10
-    topic = cluster.create("t", *[(1, 2)] * count, *[(3, 2)] * 5)
+    count = 30
+    topic = cluster.create("t", *[(3, 2)] * 5, *[(1, 2)] * count)
     cluster.kill(1, 3)
     cluster.start(1)
-    for index in range(count):
+    for index in range(5, 5 + count):
         cluster.propose(topic, (1, 2), index)
-    for elected in (MAX_NAMED_PARTITIONS, 10):
+    for elected in (20, 10):
         results = cluster.ask(ElectLeaders(kind=ElectionKind.PREFERRED)).results
         assert len([each for each in results if each.failure is None]) == elected
     assert cluster.image.led_by(1) == count
+
+
+def test_all_leaders_are_elected_uncleanly_in_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_control, "MAX_NAMED_PARTITIONS", 2)
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2), (1, 2), (1, 3), (1, 3), (1, 3))
+    for index, state in enumerate(cluster.image.partitions_of(topic.id)):
+        assert state.leader == 1
+        cluster.propose(topic, (1,), index)
+    cluster.kill(1, 2)
+    for elected in (2, 1, 0):
+        results = cluster.ask(ElectLeaders(kind=ElectionKind.UNCLEAN)).results
+        assert len([each for each in results if each.failure is None]) == elected
+    assert cluster.image.led_by(3) == 3
 
 
 def test_draining_can_be_stopped() -> None:
@@ -796,9 +1020,22 @@ def test_draining_can_be_stopped() -> None:
     topic = cluster.create("t", (1, 2, 3))
     cluster.ask(DrainBroker(broker_id=BrokerId(1)))
     assert cluster.state(topic).removing == (1,)
+    cluster.kill(2, 3, 4)  # and needs no other broker
     cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
     assert not cluster.state(topic).is_moving
     assert set(cluster.state(topic).replicas) == {1, 2, 3}
+
+
+def test_a_move_goes_on_after_draining_if_only_the_new_replica_is_complete() -> None:
+    cluster = Cluster(3)
+    topic = cluster.create("t", (1, 2))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    cluster.kill(2)
+    cluster.propose(topic, (3, 1))
+    cluster.kill(1)
+    cluster.ask(DrainBroker(broker_id=BrokerId(1), is_draining=False))
+    state = cluster.state(topic)
+    assert (state.leader, state.adding, state.removing) == (3, (3,), (1,))
 
 
 # Topics
@@ -1044,7 +1281,7 @@ def test_a_topic_is_created_in_one_entry_and_a_broker_fenced_in_several() -> Non
     create = CreateTopic(name="t", topic_id=ANY_ID, assignments=((1, 2, 3),) * 5)
     created = cluster.controller.decide(create, 0)
     assert [len(entry) for entry in created.entries(2)] == [6]
-    fenced = cluster.controller.connection_lost(BrokerId(1), 0, is_refused=True)
+    fenced = cluster.controller.connection_lost(BrokerId(1), is_refused=True)
     assert [len(entry) for entry in fenced.entries(4)] == [4, 2]
     assert list(Decision(reply=None).entries(4)) == []
 

@@ -190,6 +190,42 @@ def test_a_reassignment_completes_with_the_last_new_replica_in_sync() -> None:
     assert both.leader_epoch == 6
 
 
+@pytest.mark.parametrize(
+    ("target", "adding", "removing", "isr"),
+    [
+        pytest.param("1234", "4", "", "1234", id="a replica more"),
+        pytest.param("12", "", "3", "123", id="a replica less"),
+    ],
+)
+def test_a_reassignment_to_another_number_of_replicas_completes(
+    target: str, adding: str, removing: str, isr: str
+) -> None:
+    after = advance(
+        partition("123", leader=1),
+        electorate("1234"),
+        isr=numbers(isr),
+        replicas=numbers(target + removing),
+        adding=numbers(adding),
+        removing=numbers(removing),
+    )
+    assert (after.replicas, after.isr, after.is_moving) == (numbers(target), numbers(target), False)
+
+
+def test_a_leader_that_is_removed_is_not_elected_even_uncleanly() -> None:
+    before = partition("1", leader=1)
+    assert advance(before, electorate("1", is_unclean=True), isr=(), replicas=(2, 3)).leader is None
+
+
+@pytest.mark.parametrize(
+    ("adding", "removing", "expected"), [("", "", False), ("3", "", True), ("", "1", True), ("3", "1", True)]
+)
+def test_a_reassignment_is_in_progress_while_replicas_come_or_go(
+    adding: str, removing: str, expected: bool
+) -> None:
+    state = PartitionState(replicas=THREE, isr=THREE, adding=numbers(adding), removing=numbers(removing))
+    assert state.is_moving == expected
+
+
 def test_a_replica_that_is_removed_ends_the_leader_epoch() -> None:
     # Its broker may be cut off and follow the old epoch for as long as it likes.
     after = advance(partition("123", leader=1), electorate("123"), replicas=(1, 2), removing=(), isr=(1, 2))

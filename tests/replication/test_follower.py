@@ -140,6 +140,12 @@ def test_a_response_that_does_not_continue_the_log_is_refused(end: int, last_epo
     assert partition.next_deadline_ms == FIRST_BACKOFF_MS
 
 
+@pytest.mark.parametrize("last_epoch", [7, 9])
+def test_a_response_continues_the_last_epoch_or_begins_one_up_to_that_of_the_leader(last_epoch: int) -> None:
+    partition = follower((7, 0), end=5)
+    assert receive(partition, fetch(partition).request_id, 8, last_epoch=last_epoch)
+
+
 def test_failures_back_off_until_a_response_or_a_new_leader() -> None:
     partition = follower()
     now_ms, waits = 0, []
@@ -220,6 +226,16 @@ def test_truncation_below_the_watermark_is_flagged() -> None:
     partition.truncated(24)
     assert partition.lost_committed
     assert partition.high_watermark == 24
+    partition.out_of_range(fetch(partition).request_id, 50, 60, 0)
+    assert partition.next_step(0) == RestartAt(50, lost_committed=False)
+    assert partition.lost_committed, "it is not forgotten"
+
+
+def test_truncation_commits_nothing() -> None:
+    partition = follower((1, 0), (6, 20), end=30, high_watermark=10)
+    partition.diverged(fetch(partition).request_id, 6, 25, 0)
+    partition.truncated(25)
+    assert partition.high_watermark == 10
 
 
 @pytest.mark.parametrize(
@@ -229,6 +245,8 @@ def test_truncation_below_the_watermark_is_flagged() -> None:
         pytest.param(0, 20, RestartAt(0, lost_committed=True), id="the leader lost committed records"),
         pytest.param(10, 27, RestartAt(10, lost_committed=False), id="no common epoch"),
         pytest.param(0, 40, None, id="in range by now"),
+        pytest.param(30, 40, None, id="at the start by now"),
+        pytest.param(0, 30, None, id="at the end by now"),
     ],
 )
 def test_out_of_range(start: int, end: int, expected: RestartAt | None) -> None:

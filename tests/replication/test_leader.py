@@ -105,6 +105,19 @@ def test_high_watermark_advances_are_reported_once() -> None:
     assert partition.high_watermark == 5
 
 
+def test_what_does_not_advance_the_high_watermark_is_not_reported() -> None:
+    partition = leader([ONE, TWO], flush_counts=False)
+    fetch(partition, TWO, 0)
+    assert not partition.appended(5, 0)  # broker 2 lacks it
+    assert fetch(partition, TWO, 5)
+    assert not partition.appended(5, 0)  # a duplicate
+    assert not partition.flushed(5)
+    assert not partition.flushed(5)
+    partition.updated(committed(8, [ONE]), 0)
+    assert not partition.appended(9, 0)  # below min.insync.replicas
+    assert partition.high_watermark == 5
+
+
 def test_high_watermark_never_goes_back() -> None:
     partition = leader([ONE, TWO])
     write(partition, 5)
@@ -184,6 +197,26 @@ def test_joining_needs_the_running_incarnation(epoch: int, joinable: set[BrokerI
     assert proposed(partition) == [1, 2, 3]
 
 
+def test_a_replica_joins_with_any_fetch_once_it_may() -> None:
+    brokers = KnownBrokers(EPOCHS, {ONE, TWO})
+    partition = leader([ONE, TWO], brokers=brokers)
+    assert not fetch(partition, THREE, 0)
+    brokers.joinable = {ONE, TWO, THREE}
+    assert not fetch(partition, THREE, 0)
+    assert proposed(partition) == [1, 2, 3]
+
+
+def test_a_replica_that_was_rejected_is_proposed_again_later() -> None:
+    partition = leader([ONE, TWO])
+    fetch(partition, THREE, 0)
+    partition.alter_rejected(partition.take_proposal().request_id, 0)
+    assert partition.next_deadline_ms == RETRY_MS
+    fetch(partition, THREE, 0, RETRY_MS - 1)
+    assert partition.unsent is None
+    fetch(partition, THREE, 0, RETRY_MS)
+    assert proposed(partition) == [1, 2, 3]
+
+
 def test_a_member_that_has_not_fetched_yet_is_named_with_its_registration() -> None:
     partition = leader([ONE, TWO])
     fetch(partition, THREE, 0)
@@ -256,6 +289,7 @@ def test_a_rejection_after_an_attempt_in_doubt_proves_nothing_until_the_partitio
     assert not partition.alter_rejected(partition.take_proposal().request_id, RETRY_MS)
     assert partition.high_watermark == 0
     brokers.joinable = [ONE, TWO]
+    assert partition.next_deadline_ms == 2 * RETRY_MS
     partition.tick(2 * RETRY_MS)
     fence = partition.take_proposal()
     assert [member.broker_id for member in fence.isr] == [1, 2]
@@ -276,8 +310,8 @@ def test_only_the_response_to_the_last_attempt_counts() -> None:
     first = joining(partition)
     partition.alter_unknown(first, 0)
     partition.tick(RETRY_MS)
-    partition.alter_rejected(first, RETRY_MS)
-    partition.altered(first, committed(9, [ONE]), RETRY_MS)
+    assert not partition.alter_rejected(first, RETRY_MS)
+    assert not partition.altered(first, committed(9, [ONE]), RETRY_MS)
     assert (partition.isr, partition.high_watermark) == (frozenset([ONE, TWO]), 0)
 
 
@@ -313,6 +347,34 @@ def test_a_lagging_member_is_proposed_out_and_counts_until_that_is_committed() -
     assert partition.high_watermark == 0
     assert partition.altered(proposal.request_id, committed(8, [ONE, TWO]), LAG_MS)
     assert partition.high_watermark == 5
+
+
+def test_a_removal_that_was_rejected_waits() -> None:
+    partition = leader([ONE, TWO], replicas=(ONE, TWO))
+    write(partition, 5)
+    late_ms = LAG_MS + 1
+    partition.tick(late_ms)
+    partition.alter_rejected(partition.take_proposal().request_id, late_ms)
+    assert partition.next_deadline_ms == late_ms + RETRY_MS
+
+
+def test_a_removal_in_doubt_is_repeated_although_the_member_has_caught_up() -> None:
+    partition = leader([ONE, TWO], replicas=(ONE, TWO))
+    write(partition, 5)
+    late_ms = LAG_MS + 1
+    partition.tick(late_ms)
+    partition.alter_unknown(partition.take_proposal().request_id, late_ms)
+    fetch(partition, TWO, 5, late_ms)
+    assert partition.next_deadline_ms == late_ms + RETRY_MS
+    partition.tick(late_ms + RETRY_MS)
+    assert proposed(partition) == [1]
+
+
+def test_there_is_no_deadline_while_all_members_hold_everything() -> None:
+    partition = leader([ONE, TWO], replicas=(ONE, TWO), start=5)
+    assert partition.next_deadline_ms == LAG_MS + 1
+    fetch(partition, TWO, 5)
+    assert partition.next_deadline_ms is None
 
 
 def test_the_leader_never_removes_itself() -> None:
@@ -364,6 +426,15 @@ def test_a_member_that_just_joined_has_the_whole_lag_to_catch_up() -> None:
     partition.altered(request_id, committed(8, [ONE, TWO, THREE]), late_ms)
     partition.tick(late_ms)
     assert partition.unsent is None or THREE in proposed(partition)
+
+
+def test_a_lagging_member_gets_no_more_time_when_another_one_joins() -> None:
+    partition = leader([ONE, TWO])
+    write(partition, 5)
+    partition.updated(committed(8, [ONE, TWO, THREE]), LAG_MS)
+    assert partition.next_deadline_ms == LAG_MS + 1
+    partition.tick(LAG_MS + 1)
+    assert proposed(partition) == [1, 3]
 
 
 def test_fetches_of_a_former_incarnation_and_of_strangers_are_refused() -> None:
@@ -419,6 +490,7 @@ HISTORY = EpochHistory([EpochStart(1, 0), EpochStart(3, 10), EpochStart(4, 20)])
         pytest.param(2, 15, (1, 10), id="an epoch that the leader never saw"),
         pytest.param(2, 5, (1, 10), id="the same, but before its end"),
         pytest.param(5, 30, (4, 30), id="led an epoch before ours that reached nobody"),
+        pytest.param(6, 31, (4, 30), id="records of our epoch that are not ours"),
     ],
 )
 def test_divergence(last_epoch: int, offset: int, expected: tuple[int, int] | None) -> None:
@@ -432,6 +504,7 @@ def test_divergence(last_epoch: int, offset: int, expected: tuple[int, int] | No
         (5, 4, 30, FencedLeaderEpoch),
         (7, 4, 30, UnknownLeaderEpoch),
         (6, 1, 4, OffsetOutOfRange),
+        (6, 6, 4, OffsetOutOfRange),
         (6, -1, 31, OffsetOutOfRange),
     ],
 )
@@ -441,6 +514,12 @@ def test_fetches_that_are_refused(
     partition = leader(start=30, watermark=20, leader_epoch=6)
     with pytest.raises(error):
         partition.check_fetch(leader_epoch, last_epoch, offset, 5, HISTORY)
+
+
+def test_a_follower_of_a_leader_without_records_starts_again() -> None:
+    partition = leader()
+    with pytest.raises(OffsetOutOfRange):
+        partition.check_fetch(5, 4, 3, 0, EpochHistory([]))
 
 
 EVENTS = st.one_of(
@@ -504,9 +583,12 @@ def test_whatever_happens_the_watermark_is_held_by_all_that_can_be_elected(
         before = watermark
 
 
-def test_a_follower_that_never_caught_up_is_behind_since_the_leader_began() -> None:
-    partition = leader()
-    write(partition, 5)
-    assert [status.lag_ms for status in partition.followers(700)] == [700, 700]
-    partition.fetched(TWO, 12, 5, 800)
-    assert [status.lag_ms for status in partition.followers(900)] == [0, 900]
+def test_a_follower_is_behind_since_it_last_had_everything_or_the_leader_began() -> None:
+    partition = leader([ONE, TWO], now_ms=500)
+    write(partition, 5, 600)
+    assert [status.lag_ms for status in partition.followers(700)] == [200, 200]
+    fetch(partition, TWO, 5, 800)
+    assert [status.lag_ms for status in partition.followers(900)] == [0, 400]
+    write(partition, 9, 950)
+    partition.updated(committed(8, [ONE, TWO]), 970)
+    assert [status.lag_ms for status in partition.followers(1000)] == [50, 500]

@@ -4,6 +4,7 @@ A mutant that no test notices shows a rule that is not tested, or one that is no
 looked up in `mutants_accepted.txt`; any other is reported, and the run fails.
 
     python -m tests.simulation.mutants raft            all mutants of a core
+    python -m tests.simulation.mutants raft --quick    without properties and simulations, which kill more
     python -m tests.simulation.mutants raft --list     what would be tried
 """
 
@@ -18,9 +19,9 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -91,11 +92,14 @@ class Mutant:
     after: str
     # Called in the process that runs it: it takes longer than all the rest.
     make_source: Callable[[], str]
+    # Of the mutants of a function that would have the same name, by line.
+    number: int = 1
 
     @property
     def name(self) -> str:
         """What the list of accepted mutants calls it. Without the line, which moves."""
-        return f"{self.module}:{self.function}: {self.before} => {self.after}"
+        name = f"{self.module}:{self.function}: {self.before} => {self.after}"
+        return name if self.number == 1 else f"{name} ({self.number})"
 
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -116,11 +120,12 @@ EXTREMES = {"max": "min", "min": "max"}
 def variants(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what could stand in a node's place."""
     match node:
-        case ast.Compare(ops=[operator]):
-            for other in COMPARISONS.get(type(operator), ()):
-                changed = copy.deepcopy(node)
-                changed.ops = [other()]
-                yield changed
+        case ast.Compare(ops=operators):
+            for position, operator in enumerate(operators):
+                for other in COMPARISONS.get(type(operator), ()):
+                    changed = copy.deepcopy(node)
+                    changed.ops[position] = other()
+                    yield changed
         case ast.BoolOp(values=values):
             for position in range(len(values)):
                 rest = values[:position] + values[position + 1 :]
@@ -166,10 +171,17 @@ def mutants(module: str) -> list[Mutant]:
                     if not function:
                         continue
                     before, after = _shown(child), _shown(variant)
+                    if isinstance(child, ast.Constant):
+                        before, after = _shown(parent), _shown(_with(parent, field, place, variant))
                     make_source = partial(_replaced, tree, parent, field, place, variant)
                     mutant = Mutant(module, line, function, before, after, make_source)
                     found.setdefault(f"{line} {mutant.name}", mutant)
-    return sorted(found.values(), key=lambda mutant: (mutant.line, mutant.name))
+    seen: Counter[str] = Counter()
+    numbered: list[Mutant] = []
+    for mutant in sorted(found.values(), key=lambda mutant: (mutant.line, mutant.name)):
+        seen[mutant.name] += 1
+        numbered.append(replace(mutant, number=seen[mutant.name]))
+    return numbered
 
 
 def _children(value: object) -> Iterator[tuple[int | None, ast.AST]]:
@@ -201,6 +213,18 @@ def _shown(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(copy.deepcopy(node)))
 
 
+def _with(parent: ast.AST, field: str, place: int | None, variant: ast.AST) -> ast.AST:
+    """Return a copy of a node with a variant in the place of one of its children."""
+    changed = copy.copy(parent)
+    original = getattr(parent, field)
+    setattr(
+        changed,
+        field,
+        variant if place is None else [*original[:place], variant, *original[place + 1 :]],
+    )
+    return changed
+
+
 def _replaced(tree: ast.Module, parent: ast.AST, field: str, place: int | None, variant: ast.AST) -> str:
     original = getattr(parent, field)
     changed = variant if place is None else [*original[:place], variant, *original[place + 1 :]]
@@ -221,7 +245,8 @@ def install(mutant: Mutant) -> None:
         function = getattr(each, "fget", None) or getattr(each, "__func__", each)
         if isinstance(function, FunctionType) and (code := codes.pop(function.__qualname__, None)):
             function.__code__ = code
-    assert not codes, f"{list(codes)} of {mutant.module} cannot be replaced"
+    left = {qualname.split(".")[-1] for qualname in codes}
+    assert mutant.function not in left, f"{mutant.function} of {mutant.module} cannot be replaced"
 
 
 def _codes(code: CodeType) -> dict[str, CodeType]:
@@ -240,9 +265,10 @@ class MutantRun:
     Each in a process of its own, forked when all is imported: that takes longer than most mutants live.
     """
 
-    def __init__(self, core: Core, seeds: int, processes: int) -> None:
+    def __init__(self, core: Core, seeds: int, processes: int, *, is_quick: bool) -> None:
         self._core = core
-        self._seeds = seeds
+        self._seeds = 0 if is_quick else seeds
+        self._is_quick = is_quick
         self._processes = processes
         self.survivors = 0
 
@@ -263,6 +289,8 @@ class MutantRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         session.items.sort(key=_is_property)  # they take longer than all the others
+        if self._is_quick:
+            session.items[:] = [item for item in session.items if not _is_property(item)]
         if not list(self._survivors([None], session)):
             raise RuntimeError("the tests fail without a mutant")
         for mutant in self._survivors(self._to_run, session):
@@ -306,7 +334,7 @@ class MutantRun:
 
 
 def _is_property(item: pytest.Item) -> bool:
-    return hasattr(getattr(item, "obj", None), "hypothesis")
+    return hasattr(getattr(item, "obj", None), "hypothesis") or item.name == "runTest"  # of a state machine
 
 
 def passes_tests(session: pytest.Session) -> bool:
@@ -345,7 +373,9 @@ def modules_of(core: Core) -> list[str]:
     return [str(path.relative_to(base)) for path in found if path.name != "__init__.py"]
 
 
-def run_core(name: str, seeds: int, processes: int, only: Callable[[Mutant], bool]) -> bool:
+def run_core(
+    name: str, seeds: int, processes: int, only: Callable[[Mutant], bool], *, is_quick: bool
+) -> bool:
     """Try every mutant of a core, and report those that survive without a reason."""
     core = CORES[name]
     modules = modules_of(core)
@@ -358,7 +388,7 @@ def run_core(name: str, seeds: int, processes: int, only: Callable[[Mutant], boo
     tried = [mutant for mutant in found if only(mutant)]
     to_run = [mutant for mutant in tried if mutant.name not in known]
     begun = time.monotonic()
-    run = MutantRun(core, seeds, processes)
+    run = MutantRun(core, seeds, processes, is_quick=is_quick)
     run.run(to_run)
     minutes = (time.monotonic() - begun) / 60
     print(
@@ -374,6 +404,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="without properties and simulations")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     is_good = True
@@ -383,7 +414,13 @@ def main() -> int:
                 for mutant in mutants(module):
                     print(mutant.line, mutant.name)
         else:
-            is_good &= run_core(name, args.seeds, args.processes, lambda mutant: args.only in mutant.name)
+            is_good &= run_core(
+                name,
+                args.seeds,
+                args.processes,
+                lambda mutant: args.only in mutant.name,
+                is_quick=args.quick,
+            )
     return 0 if is_good else 1
 
 

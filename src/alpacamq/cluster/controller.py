@@ -180,12 +180,12 @@ class Controller:
             self._pending.put(time_change(self.cluster_time_ms(now_ms)))
         return Decision(changes=self._pending.take(), reply=None)
 
-    def connection_lost(self, broker_id: BrokerId, now_ms: int, *, is_refused: bool) -> Decision[None]:
+    def connection_lost(self, broker_id: BrokerId, *, is_refused: bool) -> Decision[None]:
         """Fence a broker at once whose host refuses connections: its process has ended.
 
         A connection that is only lost says nothing; the session decides.
         """
-        if is_refused and self._sessions.is_alive(broker_id, now_ms):
+        if is_refused:
             self._end_session(broker_id)
         return Decision(changes=self._pending.take(), reply=None)
 
@@ -231,8 +231,7 @@ class Controller:
             incarnation_id=command.incarnation_id,
             directory_id=command.directory_id,
             epoch=epoch,
-            # What a lost directory held does not matter any more.
-            active_epoch=NO_EPOCH if former is None or is_data_lost else former.active_epoch,
+            active_epoch=NO_EPOCH if former is None else former.active_epoch,
             rack=command.rack,
             roles=command.roles,
             endpoints=command.endpoints,
@@ -285,7 +284,7 @@ class Controller:
                 f"broker {broker.id} is registered with epoch {broker.epoch}, not {command.broker_epoch}"
             )
         session = self._sessions.extend(broker.id, now_ms)
-        session.applied_index = max(session.applied_index, command.applied_index)
+        session.applied_index = command.applied_index
         session.clock_ahead_ms = command.clock_ms - self.cluster_time_ms(now_ms) if command.clock_ms else None
         clocks = self._sessions.clocks_ahead_ms()
         if len(clocks) > 1:  # a single broker keeps the time that it started with
@@ -345,10 +344,10 @@ class Controller:
         if broker.is_running or self._sessions.is_alive(broker.id, now_ms):
             raise InvalidRequest(f"broker {broker.id} is running; stop it first")
         if (partition := self._partitions.needs(broker.id)) is not None:
-            topic = self.image.topic_by_id(partition.topic_id)
+            topic = self._partitions.topic_of(partition)
             raise InvalidRequest(
                 f"broker {broker.id} has the only complete replica of partition {partition.partition} of "
-                f"topic {topic.name if topic else partition.topic_id}"
+                f"topic {topic.name}"
             )
         # It could come back with any directory: nothing it holds counts any more.
         self._partitions.fenced(broker.id, is_data_lost=True)

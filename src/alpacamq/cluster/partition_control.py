@@ -81,8 +81,7 @@ class PartitionControl:
 
         The only replica of a partition is served all the same: its damage cannot spread.
         """
-        state = self._image.partition(partition)
-        is_only = state is not None and len(state.replicas) == 1
+        is_only = len(self._state(partition).replicas) == 1
         return not is_only and self._sessions.is_damaged(broker_id, partition)
 
     def is_unclean_allowed(self, topic: Topic) -> bool:
@@ -108,14 +107,10 @@ class PartitionControl:
             and not self.is_unfit(broker_id, partition)
         )
 
-    def is_same_registration(self, broker_id: int, broker_epoch: int) -> bool:
-        broker = self._image.brokers.get(BrokerId(broker_id))
-        return broker is not None and broker.epoch == broker_epoch
-
     def _electorate(
         self, partition: PartitionId, leaving: Collection[int] = NOBODY, *, is_unclean: bool = False
     ) -> Electorate:
-        topic = self._image.topic_by_id(partition.topic_id)
+        topic = self.topic_of(partition)
         brokers = self._image.brokers
 
         def can_lead(broker_id: int) -> bool:
@@ -132,8 +127,8 @@ class PartitionControl:
             should_lead=should_lead,
             can_lead_uncleanly=can_lead_uncleanly,
             has_lost_data=self._sessions.has_lost_data,
-            min_isr=None if topic is None else configured_min_isr(self._image, topic),
-            is_unclean_allowed=is_unclean or (topic is not None and self.is_unclean_allowed(topic)),
+            min_isr=configured_min_isr(self._image, topic),
+            is_unclean_allowed=is_unclean or self.is_unclean_allowed(topic),
         )
 
     # Events
@@ -142,8 +137,7 @@ class PartitionControl:
         """Move leaders off a broker that does not run any more, and take its replicas out of sync."""
         lost = {broker_id} if is_data_lost else NOBODY
         for partition, state in self._replicas_on(broker_id):
-            counts = broker_id in state.isr or broker_id == state.leader
-            if counts or (lost and broker_id in (*state.elr, state.last_leader)):
+            if is_data_lost or broker_id in state.isr:
                 self._put(
                     partition,
                     state,
@@ -158,7 +152,8 @@ class PartitionControl:
     def hand_over(self, broker_id: BrokerId) -> None:
         """Move leaders off a broker that is about to stop or cannot write, where another is in sync."""
         for partition, state in self._replicas_on(broker_id):
-            if broker_id in state.isr and (others := without(state.isr, (broker_id,))):
+            if broker_id in state.isr:
+                others = without(state.isr, (broker_id,))
                 electorate = self._electorate(partition, {broker_id})
                 if any(map(electorate.can_lead, others)):
                     self._put(partition, state, advance(state, electorate, isr=others))
@@ -229,7 +224,7 @@ class PartitionControl:
         ):
             raise InvalidRequest(f"{name}: an in-sync set has its leader and other replicas, each once")
         for member, epoch in members.items():
-            may_stay = member in state.isr and self.is_same_registration(member, epoch)
+            may_stay = member in state.isr and self._image.broker(member).epoch == epoch
             if not (may_stay or self.may_join(member, epoch, partition)):
                 raise IneligibleReplica(f"{name}: broker {member} cannot be in sync now")
         isr = tuple(replica for replica in state.replicas if replica in members)
@@ -264,8 +259,7 @@ class PartitionControl:
         )
 
     def _named(self, partition: PartitionId) -> NamedPartition:
-        topic = self._image.topic_by_id(partition.topic_id)
-        return NamedPartition("" if topic is None else topic.name, partition.partition)
+        return NamedPartition(self.topic_of(partition).name, partition.partition)
 
     def _elect_preferred(self, partition: PartitionId, state: PartitionState) -> PartitionState:
         preferred = state.replicas[0]
@@ -395,6 +389,11 @@ class PartitionControl:
     def _replicas_on(self, broker_id: BrokerId) -> Iterator[tuple[PartitionId, PartitionState]]:
         for partition in list(self._image.replicas_on(broker_id)):
             yield partition, self._state(partition)
+
+    def topic_of(self, partition: PartitionId) -> Topic:
+        topic = self._image.topic_by_id(partition.topic_id)
+        assert topic is not None  # it takes its partitions along
+        return topic
 
     def _state(self, partition: PartitionId) -> PartitionState:
         state = self._image.partition(partition)

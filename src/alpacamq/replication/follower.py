@@ -79,9 +79,9 @@ class PartitionFollower:
     """
 
     __slots__ = (
+        "_backoff_ms",
         "_cut",
         "_epochs",
-        "_failures",
         "_flush_counts",
         "_leader_watermark",
         "_outstanding",
@@ -115,7 +115,7 @@ class PartitionFollower:
         self._outstanding: int | None = None
         self._cut: TruncateTo | RestartAt | None = None
         self._retry_ms: int | None = None
-        self._failures = 0
+        self._backoff_ms = FIRST_BACKOFF_MS
 
     # Rules. Each is one predicate.
 
@@ -165,7 +165,7 @@ class PartitionFollower:
         self._outstanding = None
         self._cut = None
         self._retry_ms = None
-        self._failures = 0
+        self._backoff_ms = FIRST_BACKOFF_MS
         self.last_error = None
 
     def next_step(self, now_ms: int) -> Step | None:
@@ -223,7 +223,7 @@ class PartitionFollower:
         if has_records and not self.continues_log(end_offset, last_epoch):
             self.failed(request_id, FetchError.INVALID, now_ms)
             return False
-        self._failures = 0
+        self._backoff_ms = FIRST_BACKOFF_MS
         self.last_error = None
         self.leader_start = start_offset
         self._leader_watermark = high_watermark
@@ -255,8 +255,7 @@ class PartitionFollower:
             return
         self._outstanding = None
         # Behind the leader's start, all that is here was removed there by retention: nothing is lost.
-        is_loss = self.log_end > end_offset and self._note_loss(end_offset)
-        self._cut = RestartAt(start_offset, is_loss)
+        self._cut = RestartAt(start_offset, self._note_loss(end_offset))
 
     def failed(self, request_id: int, error: FetchError, now_ms: int) -> None:
         """Note that a fetch brought nothing: retry later. Newer metadata ends the wait by `follow`."""
@@ -264,9 +263,8 @@ class PartitionFollower:
             return
         self._outstanding = None
         self.last_error = error
-        backoff_ms = min(FIRST_BACKOFF_MS << self._failures, MAX_BACKOFF_MS)
-        self._failures = min(self._failures + 1, 16)
-        self._retry_ms = now_ms + backoff_ms
+        self._retry_ms = now_ms + self._backoff_ms
+        self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
 
     # Reports of the host.
 

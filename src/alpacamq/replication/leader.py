@@ -274,11 +274,11 @@ class PartitionLeader:
         before `offset`, -1 if the follower's log is empty. Raises FencedLeaderEpoch, UnknownLeaderEpoch and
         OffsetOutOfRange.
         """
-        if leader_epoch != self.leader_epoch:
-            if leader_epoch < self.leader_epoch:
-                raise FencedLeaderEpoch(f"leader epoch {leader_epoch} has ended, now {self.leader_epoch}")
+        if leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"leader epoch {leader_epoch} has ended, now {self.leader_epoch}")
+        if leader_epoch > self.leader_epoch:
             raise UnknownLeaderEpoch(f"leader epoch {leader_epoch} is unknown, now {self.leader_epoch}")
-        if last_epoch == leader_epoch and offset <= self.log_end and offset >= start_offset:
+        if last_epoch == leader_epoch and start_offset <= offset <= self.log_end:
             return None
         if offset < start_offset:
             raise OffsetOutOfRange(f"offset {offset} is before the log start {start_offset}")
@@ -302,17 +302,14 @@ class PartitionLeader:
             raise UnknownLeaderEpoch(
                 f"broker {broker_id} is not a replica as of partition epoch {self.partition_epoch}"
             )
-        if broker_epoch != follower.broker_epoch:
-            if broker_epoch < follower.broker_epoch:
-                raise StaleBrokerEpoch(f"broker {broker_id} has restarted: {follower.broker_epoch}")
-            follower.broker_epoch = broker_epoch
-        log_end = self.log_end
-        if offset >= log_end:
-            follower.caught_up_ms = now_ms
-        elif offset >= follower.fetched_leader_end and follower.fetched_ms > follower.caught_up_ms:
-            follower.caught_up_ms = follower.fetched_ms
+        if broker_epoch < follower.broker_epoch:
+            raise StaleBrokerEpoch(f"broker {broker_id} has restarted: {follower.broker_epoch}")
+        follower.broker_epoch = broker_epoch
+        if offset >= follower.fetched_leader_end:
+            # It has all that there was at its last fetch. If it has all there is now, `appended` notes it.
+            follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
         follower.fetched_ms = now_ms
-        follower.fetched_leader_end = log_end
+        follower.fetched_leader_end = self.log_end
         if offset == follower.end_offset and follower.counts:
             return False
         follower.end_offset = offset
@@ -340,7 +337,7 @@ class PartitionLeader:
         due = [
             max(follower.caught_up_ms + self._replica_lag_ms + 1, self._retry_ms)
             for follower in self._counting
-            if follower.in_isr and follower.end_offset != self.log_end
+            if follower.end_offset != self.log_end
         ]
         outside = (follower for follower in self._followers.values() if not follower.in_isr)
         if self._attempt is not None or self._proposed or any(map(self.may_join, outside)):

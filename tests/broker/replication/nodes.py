@@ -290,7 +290,7 @@ class ReplicaCluster:
             self.fence(node_id)
 
     def fence(self, node_id: int) -> None:
-        decision = self._controller.connection_lost(BrokerId(node_id), self._now_ms(), is_refused=True)
+        decision = self._controller.connection_lost(BrokerId(node_id), is_refused=True)
         self._apply(decision.changes)
 
     def create(self, *replicas: int, partitions: int = 1, **overrides: str) -> None:

@@ -375,7 +375,7 @@ class Metadata:
             self._quorum.node_ended(broker_id)
         if self._controller is not None:
             self._controller.last_index = self._last.index
-            lost = self._controller.connection_lost(broker_id, self._now_ms(), is_refused=is_refused)
+            lost = self._controller.connection_lost(broker_id, is_refused=is_refused)
             with suppress(AlpacaError):  # it has resigned
                 self._propose(lost)
 
