@@ -212,7 +212,7 @@ class MetadataNode(SimNode):
     # The controller.
 
     def update_controller(self) -> None:
-        """Begin to decide once all committed metadata is known, and stop when another node leads."""
+        """Begin to decide once everything that was proposed is known, and stop when another node leads."""
         raft = self.raft
         if self.controller is not None and (
             raft.role is not Role.LEADER or raft.term != self.controller_term
@@ -221,7 +221,8 @@ class MetadataNode(SimNode):
             pending, self.pending = self.pending, {}
             for waiting in chain.from_iterable(pending.values()):
                 waiting.lose()
-        if self.controller is None and raft.is_established and self.applied >= raft.commit_index:
+        # Also what a controller on this node proposed in this term, before it had to stop.
+        if self.controller is None and raft.is_established and self.applied >= raft.last_index:
             self.controller_term = raft.term
             self.controller = self.cluster.new_controller(self.image, self.applied, self.now_ms)
             self.cluster.tell(f"{self.id} is controller")
