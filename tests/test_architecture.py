@@ -10,16 +10,17 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 OURS = SOURCE / "alpacamq"
 
-PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "timers"}
+PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "timers", "security"}
 MAY_IMPORT = {
     "model": set(),
     "telemetry": set(),
     **{name: {"model"} for name in PURE},
+    "cluster": {"model", "security"},
     "log": {"model"},
     "wire": set(),
     "broker": {"model", "telemetry", "log", *PURE},
     "api": {"model", "telemetry", "wire", "broker", *PURE},
-    "client": {"model", "protocol", "wire"},
+    "client": {"model", "protocol", "security", "wire"},
     "cli": {"model", "client", "wire", "telemetry"},
     "node": {"model", "telemetry", "log", "broker", "api", "client", "cli", *PURE},
 }

@@ -22,7 +22,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings
-from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage
+from alpacamq.cluster.image import FEATURES, VERSION_FEATURE, ClusterImage
 from alpacamq.cluster.partition_state import PartitionId, PartitionState, Replicas
 from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Change
@@ -98,7 +98,7 @@ class Cluster:
                 last_epoch=self.epochs.get(broker, 0) if last_epoch is None else last_epoch,
                 rack=rack,
                 endpoints=endpoints,
-                features={VERSION_FEATURE: features or FeatureRange(1, 1)},
+                features={VERSION_FEATURE: features or FEATURES[VERSION_FEATURE]},
                 damaged=damaged,
                 stopped_cleanly=stopped_cleanly,
             )

@@ -18,6 +18,7 @@ from alpacamq.cluster.commands import (
     RegisterBroker,
 )
 from alpacamq.cluster.image import (
+    CURRENT_LEVEL,
     VERSION_FEATURE,
     ClusterImage,
     Delta,
@@ -162,7 +163,7 @@ def test_a_snapshot_rebuilds_the_image_and_a_copy_is_independent() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(Change(b"acl/1", b"{}"), id="an unknown kind"),
+        pytest.param(Change(b"quota/1", b"{}"), id="an unknown kind"),
         pytest.param(Change(b"partitions", b""), id="an unknown key"),
         pytest.param(Change(b"feature", b"1"), id="a kind without a name"),
     ],
@@ -194,7 +195,7 @@ def test_topics_of_the_first_version_get_their_partitions() -> None:
     image.apply(adopt(image, BrokerId(1), lambda partition: 10 + partition.partition))
     assert [state.leader_epoch for state in image.partitions_of(TOPIC.id)] == [11, 12]
     assert image.partition(FIRST) == PartitionState(replicas=(1,), isr=(1,), leader=1, leader_epoch=11)
-    assert image.features == {VERSION_FEATURE: 1}
+    assert image.features == {VERSION_FEATURE: CURRENT_LEVEL}
     assert (image.start_number, image.time_ms, image.next_producer_id) == (12, 34, 1000)
     assert adopt(image, BrokerId(1), lambda _: 0) == []
 

@@ -33,7 +33,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.controller import Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
-from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage, feature_change
+from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, ClusterImage, feature_change
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import EditOperation, SettingEdit
 from alpacamq.model.errors import (
@@ -410,9 +410,15 @@ def test_a_restored_backup_is_found_although_a_registration_in_between_never_was
 
 def test_a_broker_must_support_the_features_in_use() -> None:
     cluster = Cluster(1)
+    assert cluster.image.features == {VERSION_FEATURE: CURRENT_LEVEL}
+    with pytest.raises(InvalidRequest, match=f"level {CURRENT_LEVEL}; this broker supports 8 to 9"):
+        cluster.register(2, features=FeatureRange(8, 9))
+
+
+def test_a_cluster_begins_at_a_level_that_its_first_broker_supports() -> None:
+    cluster = Cluster(0)
+    cluster.register(1, features=FeatureRange(1, 1))
     assert cluster.image.features == {VERSION_FEATURE: 1}
-    with pytest.raises(InvalidRequest, match="level 1; this broker supports 2 to 3"):
-        cluster.register(2, features=FeatureRange(2, 3))
 
 
 def test_a_broker_must_know_every_feature_in_use() -> None:
@@ -425,8 +431,8 @@ def test_a_broker_must_know_every_feature_in_use() -> None:
 
 def test_a_feature_is_raised_once_all_brokers_support_it() -> None:
     cluster = Cluster(0)
-    cluster.register(1, features=FeatureRange(1, 2))
     cluster.register(2, features=FeatureRange(1, 1))
+    cluster.register(1, features=FeatureRange(1, 2))
     raised = UpdateFeatures(levels={VERSION_FEATURE: 2})
     with pytest.raises(FeatureUpdateFailed, match="broker 2"):
         cluster.ask(raised)
@@ -1078,7 +1084,7 @@ def test_a_dry_run_changes_nothing() -> None:
     cluster.ask(AddPartitions(name="t", partitions=9, dry_run=True))
     cluster.ask(ConfigureTopic(name="t", overrides={"retention.ms": "1"}, dry_run=True))
     cluster.ask(ConfigureBroker(name="", overrides={"log.retention.ms": "1"}, dry_run=True))
-    cluster.ask(UpdateFeatures(levels={VERSION_FEATURE: 1}, dry_run=True))
+    cluster.ask(UpdateFeatures(levels={VERSION_FEATURE: CURRENT_LEVEL}, dry_run=True))
     assert snapshot(cluster.image) == before
 
 

@@ -17,6 +17,9 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId, TopicId
 from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import Topic
+from alpacamq.security.acls import Acl, AclFilter
+from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.scram import Credential, Mechanism
 
 from .brokers import NO_EPOCH, BrokerRegistration, Endpoint, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
@@ -29,6 +32,8 @@ R = TypeVar("R")
 MAX_NAMED_PARTITIONS = 1000
 # Replicas that a command creates at most: they are one entry of the metadata log.
 MAX_NEW_REPLICAS = 100_000
+# Users or access rules that one command changes at most.
+MAX_SECURITY_CHANGES = 10_000
 
 
 class Command(Request[R], Generic[R], frozen=True, kw_only=True):
@@ -298,6 +303,63 @@ class UpdateFeatures(Command[Done], frozen=True, kw_only=True, tag="update-featu
     dry_run: bool = False
 
 
+class UserEdit(msgspec.Struct, frozen=True, array_like=True):
+    """A credential of a user to set; None deletes it, and the user with the last one.
+
+    A deletion without a mechanism deletes the user.
+    """
+
+    name: str
+    mechanism: Mechanism | None
+    credential: Credential | None = None
+
+
+class EditResults(msgspec.Struct, frozen=True, array_like=True):
+    """The failure of each part of a command, in its order; None for those that took effect."""
+
+    failures: tuple[Failure | None, ...]
+
+
+class AlterUsers(Command[EditResults], frozen=True, kw_only=True, tag="alter-users"):
+    """Set or delete credentials of users, each on its own.
+
+    `salt_secret` is drawn by the sender, and stored with the first user of the cluster.
+    """
+
+    edits: tuple[UserEdit, ...]
+    salt_secret: bytes
+
+
+class CreateAcls(Command[EditResults], frozen=True, kw_only=True, tag="create-acls"):
+    """Add access rules, each on its own. One that exists changes nothing."""
+
+    acls: tuple[Acl, ...]
+
+
+class DeletedAcls(msgspec.Struct, frozen=True, array_like=True):
+    """The access rules that each filter of a command removed."""
+
+    matches: tuple[tuple[Acl, ...], ...]
+
+
+class DeleteAcls(Command[DeletedAcls], frozen=True, kw_only=True, tag="delete-acls"):
+    """Remove the access rules that match filters."""
+
+    filters: tuple[AclFilter, ...]
+
+
+class CreateApiKey(Command[ApiKey], frozen=True, kw_only=True, tag="create-api-key"):
+    """Add an API key. The sender draws its id and secret, so that a repeated command finds it."""
+
+    key: ApiKey
+
+
+class DeleteApiKey(Command[ApiKey], frozen=True, kw_only=True, tag="delete-api-key"):
+    """Delete an API key."""
+
+    key_id: str
+
+
 class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a node has the metadata log; times by the controller's wall clock, -1 if not known."""
 
@@ -353,6 +415,11 @@ AnyCommand = (
     | Reassign
     | DrainBroker
     | UpdateFeatures
+    | AlterUsers
+    | CreateAcls
+    | DeleteAcls
+    | CreateApiKey
+    | DeleteApiKey
     | DescribeQuorum
     | AddVoter
     | RemoveVoter

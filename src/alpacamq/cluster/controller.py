@@ -20,16 +20,22 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import BrokerId
 
-from .brokers import NO_EPOCH, BrokerRegistration
+from .access import AccessControl
+from .brokers import NO_EPOCH, BrokerRegistration, FeatureRange
 from .cluster_time import ClusterTime
 from .commands import (
     AddPartitions,
     AllocateProducerIds,
     AlterPartitions,
+    AlterUsers,
     Command,
     ConfigureBroker,
     ConfigureTopic,
+    CreateAcls,
+    CreateApiKey,
     CreateTopic,
+    DeleteAcls,
+    DeleteApiKey,
     DeleteTopic,
     Done,
     DrainBroker,
@@ -66,7 +72,16 @@ from .topic_control import TopicControl
 R = TypeVar("R")
 
 MAX_PRODUCER_IDS = 1_000_000
-ATOMIC = (CreateTopic, DeleteTopic, AddPartitions, ConfigureTopic, ConfigureBroker)
+ATOMIC = (
+    CreateTopic,
+    DeleteTopic,
+    AddPartitions,
+    ConfigureTopic,
+    ConfigureBroker,
+    AlterUsers,
+    CreateAcls,
+    DeleteAcls,
+)
 
 
 class Controller:
@@ -92,6 +107,7 @@ class Controller:
         self._sessions = Sessions(settings.dead_ms)
         self._partitions = PartitionControl(self._pending, self._sessions, settings)
         self._topics = TopicControl(self._pending, self._partitions, settings)
+        self._access = AccessControl(self._pending)
         self._started_ms = now_ms
         self._time = time or ClusterTime(0, now_ms)
         self._time.lead(self._time.at(now_ms), image.time_ms, now_ms)
@@ -242,7 +258,8 @@ class Controller:
             software_version=command.software_version,
         )
         if VERSION_FEATURE not in self.image.features:
-            self._pending.put(feature_change(VERSION_FEATURE, CURRENT_LEVEL))
+            known = command.features.get(VERSION_FEATURE, FeatureRange(1, 1))
+            self._pending.put(feature_change(VERSION_FEATURE, min(CURRENT_LEVEL, known.max_level)))
         # Its record comes last: without it, it registers again, and is found to have lost data again.
         time = time_change(self.cluster_time_ms(now_ms))
         self._pending.put(time, broker_epochs_change(epoch + 1), broker_change(broker))
@@ -453,4 +470,9 @@ _HANDLERS: Mapping[type, Callable[[Controller, Any, int], Any]] = {
     Reassign: lambda self, command, _: self._partitions.reassign(command),
     DrainBroker: Controller._drain,
     UpdateFeatures: Controller._update_features,
+    AlterUsers: lambda self, command, _: self._access.alter_users(command),
+    CreateAcls: lambda self, command, _: self._access.create_acls(command),
+    DeleteAcls: lambda self, command, _: self._access.delete_acls(command),
+    CreateApiKey: lambda self, command, _: self._access.create_api_key(command),
+    DeleteApiKey: lambda self, command, _: self._access.delete_api_key(command),
 }

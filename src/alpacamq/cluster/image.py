@@ -1,4 +1,4 @@
-"""The cluster image: topics, partitions, brokers, settings and counters, built from the metadata log.
+"""The cluster image: topics, partitions, brokers, settings and security, built from the metadata log.
 
 The log has keyed records, of which the newest counts. Replaying it through `apply` always gives the same
 image; nothing else changes an image. Partitions may come before their topic, as they do in a log that was
@@ -16,6 +16,9 @@ from alpacamq.model.errors import CorruptState, UnknownBroker, UnknownTopic
 from alpacamq.model.ids import BrokerId, TopicId, TopicName
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
+from alpacamq.security.acls import Acl
+from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.users import User
 
 from .brokers import BrokerRegistration, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
@@ -28,6 +31,10 @@ _PARTITION_PREFIX = b"partition/"
 _BROKER_PREFIX = b"broker/"
 _BROKER_CONFIG_PREFIX = b"broker-config/"
 _FEATURE_PREFIX = b"feature/"
+_USER_PREFIX = b"user/"
+_ACL_PREFIX = b"acl/"
+_API_KEY_PREFIX = b"api-key/"
+_SALT_SECRET_KEY = b"salt-secret"
 _PRODUCER_IDS_KEY = b"producer-ids"
 _BROKER_EPOCHS_KEY = b"broker-epochs"
 _STARTS_KEY = b"starts"
@@ -35,7 +42,9 @@ _TIME_KEY = b"time"
 
 # The feature whose level says which record kinds and requests a cluster uses.
 VERSION_FEATURE = "alpacamq.version"
-CURRENT_LEVEL = 1
+CURRENT_LEVEL = 2
+# The level from which on there are users, access rules and API keys.
+SECURITY_LEVEL = 2
 # The features that this version supports.
 FEATURES: Mapping[str, FeatureRange] = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 
@@ -47,6 +56,10 @@ _MAX_SHARED = 1 << 16
 
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 _state_encoder = msgspec.msgpack.Encoder()
+_SECURITY_PREFIXES = frozenset({_USER_PREFIX, _ACL_PREFIX, _API_KEY_PREFIX})
+_user_decoder = msgspec.json.Decoder(User)
+_acl_decoder = msgspec.json.Decoder(Acl)
+_api_key_decoder = msgspec.json.Decoder(ApiKey)
 
 
 @dataclass(slots=True)
@@ -64,6 +77,8 @@ class Delta:
     # Of all brokers by an empty name.
     broker_configs: set[str] = field(default_factory=set)
     features: set[str] = field(default_factory=set)
+    # Users, access rules or API keys.
+    security: bool = False
 
     def __bool__(self) -> bool:
         return bool(
@@ -73,6 +88,7 @@ class Delta:
             or self.brokers
             or self.broker_configs
             or self.features
+            or self.security
         )
 
     def __ior__(self, later: "Delta") -> Self:
@@ -87,6 +103,7 @@ class Delta:
         self.brokers |= later.brokers
         self.broker_configs |= later.broker_configs
         self.features |= later.features
+        self.security |= later.security
         return self
 
 
@@ -105,6 +122,11 @@ class ClusterImage:
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
         self._broker_overrides: dict[str, Mapping[str, str]] = {}
         self._features: dict[str, int] = {}
+        self._users: dict[str, User] = {}
+        self._acls: dict[str, Acl] = {}
+        self._api_keys: dict[str, ApiKey] = {}
+        # Draws the salts of users that do not exist; empty until the first user is created.
+        self.salt_secret = b""
         # Partitions by the brokers that have replicas of them, and the number that each leads.
         self._replicas_on: dict[int, set[PartitionId]] = {}
         self._led_by: dict[int, int] = {}
@@ -131,6 +153,10 @@ class ClusterImage:
         image._brokers = self._brokers.copy()
         image._broker_overrides = self._broker_overrides.copy()
         image._features = self._features.copy()
+        image._users = self._users.copy()
+        image._acls = self._acls.copy()
+        image._api_keys = self._api_keys.copy()
+        image.salt_secret = self.salt_secret
         image._replicas_on = {broker: ids.copy() for broker, ids in self._replicas_on.items()}
         image._led_by = self._led_by.copy()
         image._leaderless = self._leaderless.copy()
@@ -216,6 +242,19 @@ class ClusterImage:
         """The finalized level of each feature."""
         return MappingProxyType(self._features)
 
+    @property
+    def users(self) -> Mapping[str, User]:
+        return MappingProxyType(self._users)
+
+    @property
+    def acls(self) -> Mapping[str, Acl]:
+        """The access rules, by their ids."""
+        return MappingProxyType(self._acls)
+
+    @property
+    def api_keys(self) -> Mapping[str, ApiKey]:
+        return MappingProxyType(self._api_keys)
+
     def apply(self, changes: Iterable[Change]) -> Delta:
         """Apply records of the metadata log. Raises CorruptState for one that this version does not know.
 
@@ -256,6 +295,11 @@ class ClusterImage:
             self._features.pop(feature, None)
             if value is not None:
                 self._features[feature] = int(value)
+        elif kind in _SECURITY_PREFIXES:
+            delta.security = True
+            self._apply_security(kind, name.decode(), value)
+        elif key == _SALT_SECRET_KEY:
+            self.salt_secret = value or b""
         elif key == _PRODUCER_IDS_KEY:
             self.next_producer_id = int(value or 0)
         elif key == _BROKER_EPOCHS_KEY:
@@ -266,6 +310,20 @@ class ClusterImage:
             self.time_ms = int(value or 0)
         else:
             raise CorruptState(f"the metadata was written by a later version: unknown record {key!r}")
+
+    def _apply_security(self, kind: bytes, name: str, value: bytes | None) -> None:
+        if kind == _USER_PREFIX:
+            self._users.pop(name, None)
+            if value is not None:
+                self._users[name] = _user_decoder.decode(value)
+        elif kind == _ACL_PREFIX:
+            self._acls.pop(name, None)
+            if value is not None:
+                self._acls[name] = _acl_decoder.decode(value)
+        else:
+            self._api_keys.pop(name, None)
+            if value is not None:
+                self._api_keys[name] = _api_key_decoder.decode(value)
 
     def _apply_topic(self, name: TopicName, value: bytes | None, delta: Delta) -> None:
         topic = None if value is None else msgspec.json.decode(value, type=Topic)
@@ -373,6 +431,14 @@ class ClusterImage:
         yield time_change(self.time_ms)
         for resource, overrides in self._broker_overrides.items():
             yield broker_config_change(resource, overrides)
+        if self.salt_secret:
+            yield salt_secret_change(self.salt_secret)
+        for user in self._users.values():
+            yield user_change(user)
+        for acl in self._acls.values():
+            yield acl_change(acl)
+        for key in self._api_keys.values():
+            yield api_key_change(key)
         for broker in self._brokers.values():
             yield broker_change(broker)
         for topic in self._topics.values():
@@ -412,6 +478,9 @@ def difference(before: ClusterImage, after: ClusterImage) -> Delta:
     delta.brokers = _differing(before.brokers, after.brokers)
     delta.broker_configs = _differing(before._broker_overrides, after._broker_overrides)
     delta.features = _differing(before.features, after.features)
+    delta.security = (
+        before.users != after.users or before.acls != after.acls or before.api_keys != after.api_keys
+    )
     return delta
 
 
@@ -477,6 +546,41 @@ def broker_removal(broker_id: BrokerId) -> Change:
 def feature_change(name: str, level: int) -> Change:
     """Return the record that finalizes a feature at `level`."""
     return Change(_FEATURE_PREFIX + name.encode(), str(level).encode())
+
+
+def user_change(user: User) -> Change:
+    """Return the record that creates or updates a user."""
+    return Change(_USER_PREFIX + user.name.encode(), msgspec.json.encode(user))
+
+
+def user_removal(name: str) -> Change:
+    """Return the record that deletes a user."""
+    return Change(_USER_PREFIX + name.encode(), None)
+
+
+def acl_change(acl: Acl) -> Change:
+    """Return the record that adds an access rule."""
+    return Change(_ACL_PREFIX + acl.id.encode(), msgspec.json.encode(acl))
+
+
+def acl_removal(acl: Acl) -> Change:
+    """Return the record that removes an access rule."""
+    return Change(_ACL_PREFIX + acl.id.encode(), None)
+
+
+def api_key_change(key: ApiKey) -> Change:
+    """Return the record that adds an API key."""
+    return Change(_API_KEY_PREFIX + key.id.encode(), msgspec.json.encode(key))
+
+
+def api_key_removal(key_id: str) -> Change:
+    """Return the record that deletes an API key."""
+    return Change(_API_KEY_PREFIX + key_id.encode(), None)
+
+
+def salt_secret_change(secret: bytes) -> Change:
+    """Return the record of the secret that draws the salts of users that do not exist."""
+    return Change(_SALT_SECRET_KEY, secret)
 
 
 def broker_config_change(name: str, overrides: Mapping[str, str]) -> Change:

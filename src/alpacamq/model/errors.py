@@ -437,3 +437,51 @@ class TooManyDelayed(AlpacaError):
 
 class RateLimited(AlpacaError):
     """More requests in a short time than the broker accepts; retry later."""
+
+
+class AuthenticationFailed(AlpacaError):
+    """The client did not prove who it is. The text is the same for an unknown user and a wrong password."""
+
+
+class InvalidCredential(AlpacaError):
+    """A password, salt or number of iterations cannot be stored."""
+
+
+class InvalidPrincipal(AlpacaError):
+    """The text does not name a principal, or a user cannot have this name."""
+
+
+class UnknownUser(AlpacaError):
+    """No user has this name, or it has no credential of the mechanism."""
+
+
+class UnknownApiKey(AlpacaError):
+    """No API key has this id."""
+
+
+class InvalidAcl(AlpacaError):
+    """An access rule, or a filter of access rules, has an invalid value."""
+
+
+class SecurityDisabled(AlpacaError):
+    """Access rules are not in force."""
+
+
+class FeatureNotEnabled(AlpacaError):
+    """The cluster is at a feature level below the one that the command needs."""
+
+
+class TopicNotAuthorized(AlpacaError):
+    """The principal may see the topic, but not do this to it."""
+
+
+class GroupNotAuthorized(AlpacaError):
+    """The principal may not do this to the group."""
+
+
+class ClusterNotAuthorized(AlpacaError):
+    """The principal may not do this to the cluster."""
+
+
+class TransactionalIdNotAuthorized(AlpacaError):
+    """The principal may not use the transactional id."""

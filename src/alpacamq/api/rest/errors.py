@@ -190,6 +190,18 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.CoordinatorLoading: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.NotCoordinator: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.AuthenticationFailed: HTTPStatus.UNAUTHORIZED,
+    e.InvalidCredential: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidPrincipal: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.UnknownUser: HTTPStatus.NOT_FOUND,
+    e.UnknownApiKey: HTTPStatus.NOT_FOUND,
+    e.InvalidAcl: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.SecurityDisabled: HTTPStatus.CONFLICT,
+    e.FeatureNotEnabled: HTTPStatus.CONFLICT,
+    e.TopicNotAuthorized: HTTPStatus.FORBIDDEN,
+    e.GroupNotAuthorized: HTTPStatus.FORBIDDEN,
+    e.ClusterNotAuthorized: HTTPStatus.FORBIDDEN,
+    e.TransactionalIdNotAuthorized: HTTPStatus.FORBIDDEN,
 }
 # Temporary errors, sent with Retry-After.
 _PASSING = frozenset(

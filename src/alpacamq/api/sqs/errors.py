@@ -179,6 +179,18 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.UnknownDelayed: INVALID_PARAMETER,
     e.TooManyDelayed: OVER_LIMIT,
     e.RateLimited: THROTTLED,
+    e.AuthenticationFailed: UNKNOWN_KEY,
+    e.InvalidCredential: INVALID_PARAMETER,
+    e.InvalidPrincipal: INVALID_PARAMETER,
+    e.UnknownUser: INVALID_PARAMETER,
+    e.UnknownApiKey: INVALID_PARAMETER,
+    e.InvalidAcl: INVALID_PARAMETER,
+    e.SecurityDisabled: UNSUPPORTED_OPERATION,
+    e.FeatureNotEnabled: UNSUPPORTED_OPERATION,
+    e.TopicNotAuthorized: ACCESS_DENIED,
+    e.GroupNotAuthorized: ACCESS_DENIED,
+    e.ClusterNotAuthorized: ACCESS_DENIED,
+    e.TransactionalIdNotAuthorized: ACCESS_DENIED,
 }
 
 

@@ -1,0 +1,1 @@
+"""Tests of credentials and access rules."""
