@@ -34,6 +34,7 @@ from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
+from .access import Access, SecuritySettings
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
@@ -117,6 +118,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     registration: RegistrationSettings = RegistrationSettings()
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
+    security: SecuritySettings = SecuritySettings()
     member: MemberSettings | None = None  # None: a cluster of this node only
     # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
     stray_retention_ms: int = 600_000
@@ -278,6 +280,7 @@ class Broker:
     def _build(self) -> None:
         """Build everything on top of the metadata. Blocking."""
         settings, metadata = self.settings, self.metadata
+        self.access = Access(metadata, settings.security, self.clock)
         self.tracing = self._open_tracing()
         self._resume_clocks(metadata.image.time_ms)
         self.replication = Replication(
@@ -541,6 +544,7 @@ class Broker:
             await loop.run_in_executor(None, self._directory.stopped)
         if self.tracing is not None:
             await loop.run_in_executor(None, self.tracing.close)
+        self.access.close()
         self._directory.close()
         self._flush_threads.shutdown()
 

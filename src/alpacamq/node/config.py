@@ -41,6 +41,7 @@ from .sections import (
     check_sqs,
     check_tracing,
 )
+from .security import SecurityConfig, check_security
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -284,6 +285,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
     sqs: SqsConfig = SqsConfig()
+    security: SecurityConfig = SecurityConfig()
     topics: TopicsConfig = TopicsConfig()
     log: LogConfig = LogConfig()
     groups: GroupsConfig = GroupsConfig()
@@ -301,6 +303,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "kafka": KafkaConfig,
     "http": HttpConfig,
     "sqs": SqsConfig,
+    "security": SecurityConfig,
     "topics": TopicsConfig,
     "log": LogConfig,
     "groups": GroupsConfig,
@@ -418,6 +421,7 @@ def _check_together(config: NodeConfig) -> None:
     check_http("http", config.http)
     check_http("sqs", config.sqs)
     check_sqs(config.sqs)
+    check_security(config.security)
     check_tracing(config.tracing)
 
 

@@ -72,7 +72,7 @@ class Option:
         if isinstance(self.type, type) and issubclass(self.type, Enum):
             return "one of " + ", ".join(member.value for member in self.type)
         if self.type is Path:
-            return "the path of a directory"
+            return self.meta.title or "the path of a directory"
         if self.type is str or self.is_list:
             return self.meta.title or "a string"
         return "an address, HOST:PORT"

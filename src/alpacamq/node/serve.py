@@ -46,6 +46,7 @@ from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 from .cluster import NodeListener, advertised_for, member_settings
 from .config import KafkaConfig, NodeConfig
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
+from .security import security_settings
 
 log = get_logger(__name__)
 
@@ -450,6 +451,7 @@ def broker_settings(config: NodeConfig, reached: Mapping[str, Address]) -> Broke
         ),
         controller=ControllerSettings(dead_ms=cluster.dead_ms, replication_factor=cluster.replication_factor),
         replication=ReplicationSettings(replica_lag_ms=cluster.replica_lag_ms, flush=cluster.flush),
+        security=security_settings(config.security),
         member=member_settings(cluster),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class Call(NamedTuple):
 
     version: int
     client_id: str
-    client_host: str
+    caller: Caller
     # Awaited once for each entry of a request: yields to other requests when the slice is over.
     pause: Callable[[], Awaitable[None]]
 

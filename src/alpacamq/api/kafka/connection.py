@@ -15,8 +15,10 @@ from time import monotonic
 from typing import Protocol, cast
 
 from alpacamq.api.listening import BACKLOG, ConnectionLimit, take_address
+from alpacamq.broker.access import Caller
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
+from alpacamq.security.principals import ANONYMOUS
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
@@ -210,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # None: already disconnected
         self.peer_host = str(host)
+        # Who the client is; it may say so later.
+        self.caller = Caller(ANONYMOUS, self.peer_host)
         self.peer = f"{host}:{port}"
         if not self._shared.connection_limit.has_place(self._active_at):
             self._refuse()

@@ -242,7 +242,7 @@ def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) 
 
 
 def _call(connection: Connection, header: RequestHeader, work: Work) -> Call:
-    return Call(header.api_version, header.client_id or "", connection.peer_host, work.pause)
+    return Call(header.api_version, header.client_id or "", connection.caller, work.pause)
 
 
 async def _finish(

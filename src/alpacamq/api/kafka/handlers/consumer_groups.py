@@ -44,7 +44,7 @@ async def consumer_group_heartbeat(
         assignor=request.server_assignor,
         owned=_owned(request.topic_partitions),
         client_id=call.client_id,
-        client_host=call.client_host,
+        client_host=call.caller.host,
     )
     try:
         if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:

@@ -132,7 +132,7 @@ async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Cal
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=call.client_id,
-        client_host=call.client_host,
+        client_host=call.caller.host,
         require_known_member_id=call.version >= _MEMBER_ID_REQUIRED_FROM,
         knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
     )

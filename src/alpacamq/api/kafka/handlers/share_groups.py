@@ -55,7 +55,7 @@ async def share_group_heartbeat(
         rack_id=request.rack_id,
         subscribed_topics=None if topics is None else tuple(topics),
         client_id=call.client_id,
-        client_host=call.client_host,
+        client_host=call.caller.host,
     )
     try:
         reply: ShareHeartbeatReply = await backend.broker.groups.ask_here(asked)

@@ -66,7 +66,7 @@ def _asked(request: wire.StreamsGroupHeartbeatRequest, call: Call) -> StreamsHea
         endpoint_epoch=request.endpoint_information_epoch,
         shutdown_application=request.shutdown_application,
         client_id=call.client_id,
-        client_host=call.client_host,
+        client_host=call.caller.host,
     )
 
 
