@@ -88,8 +88,9 @@ def test_failures_are_forgotten_with_time() -> None:
         limit.count(HERE)
     assert limit.is_exceeded(HERE)
     now += 1.5
-    assert not limit.is_exceeded(HERE)
-    limit.count(HERE)
+    for _ in range(2):
+        assert not limit.is_exceeded(HERE)
+        limit.count(HERE)
     assert limit.is_exceeded(HERE)
 
 
