@@ -145,6 +145,10 @@ class Access:
             self._authorizer = Authorizer(self._metadata.image.acls.values(), self.settings.super_users)
         return self._authorizer
 
+    def may_everything(self, caller: Caller) -> bool:
+        """Return whether nothing needs to be decided for a client."""
+        return not self.is_enforced and caller.key is None
+
     def may(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return whether a client may do something to the resource of this name."""
         if caller.key is not None and not caller.key.allows(operation):
@@ -202,11 +206,20 @@ class Access:
         secret = self._metadata.image.salt_secret or self._own_secret
         return made_up_credential(secret, mechanism, name)
 
-    async def log_in(self, name: str, password: str, host: str) -> Caller:
-        """Return the client that has sent this password. Raises AuthenticationFailed, RateLimited."""
+    def known_login(self, name: str, password: str, host: str) -> Caller | None:
+        """Return the client if its password was found right before; None if it has to be hashed."""
+        _, credential = self._for_password(name)
+        return Caller(user(name), host) if self._known.has(name, password, credential) else None
+
+    def _for_password(self, name: str) -> tuple[Mechanism, Credential]:
+        """Return the credential that a password is compared with."""
         known = self.user(name)
         mechanism = next(iter(known.credentials), Mechanism.SHA_256) if known else Mechanism.SHA_256
-        credential = self.credential(mechanism, name)
+        return mechanism, self.credential(mechanism, name)
+
+    async def log_in(self, name: str, password: str, host: str) -> Caller:
+        """Return the client that has sent this password. Raises AuthenticationFailed, RateLimited."""
+        mechanism, credential = self._for_password(name)
         if not self._known.has(name, password, credential):
             self.check_failures(host)
             if len(password.encode()) > MAX_PASSWORD_BYTES:

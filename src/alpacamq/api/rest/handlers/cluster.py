@@ -33,6 +33,7 @@ from alpacamq.model.errors import (
     NotController,
     RequestTimedOut,
     UnknownBroker,
+    UnknownTopic,
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.topics import INT32_MAX, Topic
@@ -388,6 +389,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=PartitionsQuery,
         body=Nothing,
         answers=(wire.ClusterPartitions,),
+        errors=(UnknownTopic,),
     ),
     Route(
         method="POST",
