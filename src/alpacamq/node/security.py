@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from alpacamq.broker.access import SecuritySettings
+from alpacamq.model.address import Address
 from alpacamq.model.errors import InvalidPrincipal
 from alpacamq.security.principals import Principal, check_user_name
 from alpacamq.security.scram import (
@@ -35,6 +37,13 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Whether clients of every API must authenticate: Kafka clients by SASL, others by "
             "a password or an API key."
+        ),
+    ] = False
+    allow_anonymous: Annotated[
+        bool,
+        Meta(
+            description="Whether listeners that other machines can reach may serve clients that do not "
+            "authenticate: anyone who can reach them may then read and delete everything."
         ),
     ] = False
     acls: Annotated[
@@ -72,6 +81,27 @@ def check_security(config: SecurityConfig) -> None:
         raise ConfigError(
             "security.acls is true, and security.super_users is empty: nobody could create access rules"
         )
+
+
+def check_listeners(config: SecurityConfig, listeners: Mapping[str, Address]) -> None:
+    """Raise ConfigError if other machines can reach a listener without authentication."""
+    if config.authentication or config.allow_anonymous:
+        return
+    for setting, address in listeners.items():
+        if not is_loopback(address):
+            raise ConfigError(
+                f"{setting} ({address}) is reachable from other machines without authentication: set "
+                "security.authentication = true and create users with security.users_file, "
+                "or set security.allow_anonymous = true"
+            )
+
+
+def is_loopback(address: Address) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return address.host.lower() == "localhost"
 
 
 def security_settings(config: SecurityConfig) -> SecuritySettings:

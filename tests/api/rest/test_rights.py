@@ -112,6 +112,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
         "",
         {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]},
     ),
+    "POST /cluster/upgrade": ("/cluster/upgrade", "", {"dry_run": True}),
     "POST /cluster/elections": ("/cluster/elections", "", {"kind": "preferred"}),
 }
 BOB = "Basic " + b64encode(b"bob:secret").decode()

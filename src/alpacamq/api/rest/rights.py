@@ -186,6 +186,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "DELETE /cluster/nodes/{node}": (_ALTER_CLUSTER,),
     "POST /cluster/reassignments": (_ALTER_CLUSTER,),
     "POST /cluster/elections": (_ALTER_CLUSTER,),
+    "POST /cluster/upgrade": (_ALTER_CLUSTER,),
     "GET /keys": (),
     "POST /keys": (),
     "DELETE /keys/{id}": (),
