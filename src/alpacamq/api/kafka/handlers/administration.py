@@ -7,7 +7,9 @@ responses say so in the way that clients and tools expect.
 from uuid import uuid4
 
 from alpacamq.api.kafka.call import Backend, Call
+from alpacamq.api.kafka.errors import code_of
 from alpacamq.model.batch import Codec
+from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.acls import (
     AclCreationResult,
@@ -32,6 +34,7 @@ from alpacamq.protocol.messages.telemetry import (
     PushTelemetryResponse,
 )
 from alpacamq.protocol.notation import ZERO_UUID
+from alpacamq.security.acls import Operation
 
 _NO_SECURITY = "access control is not enabled on this broker"
 # How often clients ask for subscriptions again.
@@ -96,13 +99,20 @@ async def alter_replica_log_dirs(
     broker = backend.broker
     here = str(broker.settings.data_directory.absolute())
     results: dict[str, dict[int, ErrorCode]] = {}
+    refusal = ErrorCode.NONE
+    try:
+        broker.access.check_cluster(call.caller, Operation.ALTER)
+    except AlpacaError as error:
+        refusal = code_of(error)
     for directory in request.dirs:
         for topic in directory.topics:
             await call.pause()
             of_topic = results.setdefault(topic.name, {})
             for index in topic.partitions:
                 await call.pause()
-                if not broker.topics.exists(topic.name.encode(), index):
+                if refusal:
+                    of_topic[index] = refusal
+                elif not broker.topics.exists(topic.name.encode(), index):
                     of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif index not in broker.replicas.of_topic(broker.topics.image.topic(topic.name).id):
                     of_topic[index] = ErrorCode.REPLICA_NOT_AVAILABLE
