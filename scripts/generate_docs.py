@@ -11,6 +11,7 @@ from pathlib import Path
 
 from http_reference import http_reference
 
+from alpacamq.api.kafka.rights import rights_page
 from alpacamq.api.rest.table import routes_page
 from alpacamq.cli import reference as alpacactl
 from alpacamq.cluster.broker_config import BROKER_NAMES
@@ -96,6 +97,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "broker-settings": broker_settings_page,
     "decisions": decisions_page,
     "http-routes": routes_page,
+    "kafka-rights": rights_page,
     "metrics": metrics_page,
     "lanes": lanes_page,
     "options": options_page,
