@@ -19,7 +19,7 @@ async def settle(
     broker: Broker, caller: Caller, settlements: Sequence[Receipted], api: ClientApi
 ) -> list[AlpacaError | None]:
     """Settle the deliveries that a client may settle; return None or an error for each, in order."""
-    if broker.access.may_everything(caller):
+    if not broker.access.limits(caller):
         return await broker.queues.settle(settlements, api=api)
     results = [await _refusal(broker, caller, each) for each in settlements]
     allowed = [each for each, error in zip(settlements, results, strict=True) if error is None]
@@ -50,7 +50,7 @@ async def check_received(
     broker: Broker, caller: Caller, queue: QueueId, deliveries: Sequence[Delivery], api: ClientApi
 ) -> None:
     """Check the rights again after a receive that may have waited; release the leases if they are gone."""
-    if broker.access.may_everything(caller):
+    if not broker.access.limits(caller):
         return
     try:
         check_receive(broker, caller, queue)

@@ -145,9 +145,9 @@ class Access:
             self._authorizer = Authorizer(self._metadata.image.acls.values(), self.settings.super_users)
         return self._authorizer
 
-    def may_everything(self, caller: Caller) -> bool:
-        """Return whether nothing needs to be decided for a client."""
-        return not self.is_enforced and caller.key is None
+    def limits(self, caller: Caller) -> bool:
+        """Return whether there is anything that a client may not do, as far as is known without rules."""
+        return self.is_enforced or caller.key is not None
 
     def may(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return whether a client may do something to the resource of this name."""
@@ -163,6 +163,9 @@ class Access:
 
     def may_topic(self, caller: Caller, operation: Operation, topic: str) -> bool:
         return self.may(caller, operation, ResourceType.TOPIC, topic)
+
+    def may_group(self, caller: Caller, operation: Operation, group: str) -> bool:
+        return self.may(caller, operation, ResourceType.GROUP, group)
 
     def may_cluster(self, caller: Caller, operation: Operation) -> bool:
         return self.may(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -180,6 +183,9 @@ class Access:
 
     def check_group(self, caller: Caller, operation: Operation, group: str) -> None:
         self.check(caller, operation, ResourceType.GROUP, group)
+
+    def check_transactional_id(self, caller: Caller, operation: Operation, transactional_id: str) -> None:
+        self.check(caller, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
     def check_cluster(self, caller: Caller, operation: Operation) -> None:
         self.check(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)

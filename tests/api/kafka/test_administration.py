@@ -50,7 +50,7 @@ def test_acls_need_access_control(wire: Wire, version: int) -> None:
     wanted = DeleteAclsFilter(resource_type_filter=ANY, operation=ANY, permission_type=ANY)
     (deleted,) = wire.ask(DeleteAclsRequest(filters=[wanted]), version).filter_results
     assert deleted.error_code == ErrorCode.SECURITY_DISABLED
-    assert "access control" in deleted.error_message
+    assert "security.acls" in deleted.error_message
 
 
 def test_a_client_gets_an_instance_id_and_is_asked_for_no_metrics(wire: Wire) -> None:

@@ -35,7 +35,9 @@ async def listed(partition: NewLeader, timestamp_ms: int, version: int) -> tuple
     async def pause() -> None: ...
 
     broker: Any = SimpleNamespace(
-        topics=SimpleNamespace(partition=lambda _name, _index: partition), work_threads=None
+        topics=SimpleNamespace(partition=lambda _name, _index: partition),
+        access=SimpleNamespace(check_topic=lambda *_: None),
+        work_threads=None,
     )
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])

@@ -31,12 +31,14 @@ from alpacamq.protocol.fetch_codec import (
 )
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.schema import run_to_end
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi
 
 from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
 from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
+from .operations import topic_refusal
 from .outbox import Piece
 from .turns import Work
 
@@ -87,6 +89,8 @@ class PendingFetch:
         self._header = header
         self._call = call
         self._session = session
+        # The client, if there may be topics that it must not read.
+        self._limited = connection.caller if broker.access.limits(connection.caller) else None
         self._reads_committed = call.isolation_level == _READ_COMMITTED
         # Earlier clients do not expect answers of followers.
         self._reads_followers = header.api_version >= RACK_FROM and call.replica_id < 0
@@ -255,14 +259,40 @@ class PendingFetch:
             found = []
         room = self._call.max_bytes
         slices = 0
+        refusals: dict[bytes, AlpacaError | None] | None = None if self._limited is None else {}
         for topic, wanted in list(self._wanted()):
-            part = self._read(topic, wanted, room, first=slices == 0)
+            if refusals is not None and (refusal := self._refusal(topic, refusals)) is not None:
+                part = Found(topic, PartitionFetched(wanted.partition, code_of(refusal)), None)
+            else:
+                part = self._read(topic, wanted, room, first=slices == 0)
             found.append(part)
             if part.records is not None:
                 slices += 1
                 room = max(room - part.records.length, 0) if slices < MAX_SLICES else 0
             yield
         return found
+
+    def _refusal(self, topic: bytes, known: dict[bytes, AlpacaError | None]) -> AlpacaError | None:
+        """Return the error of a topic that the client must not read; `known` are those found before."""
+        if topic not in known:
+            assert self._limited is not None
+            known[topic] = topic_refusal(
+                self._broker.access,
+                self._limited,
+                Operation.READ,
+                topic,
+                self._broker.topics.image,
+                by_id=self._header.api_version >= TOPIC_IDS_FROM,
+            )
+        return known[topic]
+
+    def _without_refused(self, part: Found, known: dict[bytes, AlpacaError | None]) -> Found:
+        """Return an error without records if the client lost the right to the topic meanwhile."""
+        if (refusal := self._refusal(part.topic, known)) is None:
+            return part
+        if part.records is not None:
+            part.records.release()
+        return Found(part.topic, PartitionFetched(part.fetched.partition, code_of(refusal)), None)
 
     def _find(self, topic: bytes, index: int) -> Partition | None:
         """Return a partition that is led here, or followed if the client reads from followers."""
@@ -322,6 +352,10 @@ class PendingFetch:
         self._answer.fill(run_to_end(self._responding(found)))
 
     async def _respond_in_slices(self, found: list[Found], work: Work) -> None:
+        if self._limited is not None:
+            # Other requests had their turns since the first partition was read.
+            known: dict[bytes, AlpacaError | None] = {}
+            found = [self._without_refused(part, known) for part in found]
         try:
             pieces = await work.run(self._responding(found))
         except BaseException:

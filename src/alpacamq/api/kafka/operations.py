@@ -1,60 +1,83 @@
-"""Authorized operations as the bit sets of responses. Without access control, clients may do everything."""
+"""Checks of rights that handlers share, and authorized operations as the bit sets of responses."""
 
-from enum import IntEnum
+from collections.abc import Iterable
+from uuid import UUID
 
+from alpacamq.broker.access import Access, Caller
+from alpacamq.cluster.image import ClusterImage
+from alpacamq.model.errors import AlpacaError, TopicNotAuthorized, UnknownTopicId
 from alpacamq.protocol.messages.metadata import OPERATIONS_NOT_ASKED_FOR
+from alpacamq.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
+
+from .call import Backend, Call
 
 
-class AclOperation(IntEnum):
-    """Kafka's ACL operations; each is the number of its bit."""
+def topic_refusal(
+    access: Access, caller: Caller, operation: Operation, key: bytes, image: ClusterImage, *, by_id: bool
+) -> AlpacaError | None:
+    """Return the error of a topic that a request names by its name or 16-byte id; None if it is allowed.
 
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-_OF_CONFIGS = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
-_OF_TOPIC = _bits(
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    *_OF_CONFIGS,
-)
-_OF_GROUP = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_OF_CONFIGS)
-_OF_CLUSTER = _bits(
-    AclOperation.CREATE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.CLUSTER_ACTION,
-    AclOperation.IDEMPOTENT_WRITE,
-    *_OF_CONFIGS,
-)
+    By name, the error is the same whether the topic exists or not. By id, it is that of an unknown id, unless
+    the client may know that the topic exists.
+    """
+    if not by_id:
+        name = key.decode(errors="replace")
+        return None if access.may_topic(caller, operation, name) else not_allowed(operation, name)
+    topic = image.topic_by_id(UUID(bytes=key))
+    if topic is None or access.may_topic(caller, operation, topic.name):
+        return None
+    if access.may_topic(caller, Operation.DESCRIBE, topic.name):
+        return not_allowed(operation, topic.name)
+    return UnknownTopicId(f"no topic has the id {key.hex()}")
 
 
-def topic_operations(*, asked: bool = True) -> int:
+def not_allowed(operation: Operation, topic: str) -> AlpacaError:
+    return TopicNotAuthorized(f"{operation.name} is not allowed on topic {topic!r}")
+
+
+def may_create(access: Access, caller: Caller, topic: str) -> bool:
+    """Return whether a client may create a topic: it needs the right to it, or to the cluster."""
+    return access.may_cluster(caller, Operation.CREATE) or access.may_topic(caller, Operation.CREATE, topic)
+
+
+async def check_described(backend: Backend, call: Call, topics: Iterable[str]) -> None:
+    """Raise TopicNotAuthorized if the client may not know of one of the topics that it subscribes to."""
+    access = backend.broker.access
+    for topic in topics:
+        await call.pause()
+        access.check_topic(call.caller, Operation.DESCRIBE, topic)
+
+
+async def check_group_topics(backend: Backend, call: Call, topics: Iterable[str]) -> None:
+    """Raise TopicNotAuthorized if a group uses a topic that the client may not know of, without naming it."""
+    access = backend.broker.access
+    for topic in topics:
+        await call.pause()
+        if not access.may_topic(call.caller, Operation.DESCRIBE, topic):
+            raise TopicNotAuthorized("the group uses topics on which DESCRIBE is not allowed")
+
+
+def topic_operations(backend: Backend, call: Call, topic: str, *, asked: bool = True) -> int:
     """Return the operations that the client may perform on a topic, if it asked for them."""
-    return _OF_TOPIC if asked else OPERATIONS_NOT_ASKED_FOR
+    return _operations(backend, call, ResourceType.TOPIC, topic) if asked else OPERATIONS_NOT_ASKED_FOR
 
 
-def group_operations(*, asked: bool) -> int:
+def group_operations(backend: Backend, call: Call, group: str, *, asked: bool) -> int:
     """Return the operations that the client may perform on a group, if it asked for them."""
-    return _OF_GROUP if asked else OPERATIONS_NOT_ASKED_FOR
+    return _operations(backend, call, ResourceType.GROUP, group) if asked else OPERATIONS_NOT_ASKED_FOR
 
 
-def cluster_operations(*, asked: bool) -> int:
-    """Return the operations that the client may perform on the cluster, if it asked for them."""
-    return _OF_CLUSTER if asked else OPERATIONS_NOT_ASKED_FOR
+def cluster_operations(backend: Backend, call: Call, *, asked: bool) -> int:
+    """Return the operations that the client may perform on the cluster, if it asked for them.
+
+    None if it may not describe the cluster, as in Kafka.
+    """
+    if not asked:
+        return OPERATIONS_NOT_ASKED_FOR
+    if not backend.broker.access.may_cluster(call.caller, Operation.DESCRIBE):
+        return 0
+    return _operations(backend, call, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _operations(backend: Backend, call: Call, kind: ResourceType, name: str) -> int:
+    return backend.broker.access.operations(call.caller, kind, name, OPERATIONS[kind])

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.split import may_hold_delays
 from alpacamq.broker.partition.appends import Acks, Append
@@ -49,6 +50,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
     RequestTimedOut,
     TransactionAbortable,
+    TransactionalIdNotAuthorized,
     UnknownBroker,
     UnsupportedCompression,
 )
@@ -74,10 +76,12 @@ from alpacamq.protocol.produce_codec import (
     encode_produce_response,
 )
 from alpacamq.protocol.schema import encode_in_slices
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.tracing import ClientApi
 
 from .brokers import BrokerNode, hinted_nodes, leader_hint
 from .errors import code_of, text_of
+from .operations import topic_refusal
 from .turns import Work
 
 if TYPE_CHECKING:
@@ -352,7 +356,7 @@ class ProduceRequests:
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(self._broker.topics, connection, answer, header, call)
         deferred: list[Deferred] = []
-        for _ in self._stage(header, call, pending, deferred):
+        for _ in self._stage(connection.caller, header, call, pending, deferred):
             pass
         if deferred:
             connection.hold()
@@ -375,7 +379,7 @@ class ProduceRequests:
             answer = None if call.acks == ACKS_NONE else connection.reserve()
             pending = LargeProduce(self._broker.topics, connection, answer, header, call)
             deferred: list[Deferred] = []
-            for _ in self._stage(header, call, pending, deferred):
+            for _ in self._stage(connection.caller, header, call, pending, deferred):
                 if work.is_over:
                     self._broker.commit()
                     await work.pause()
@@ -391,15 +395,26 @@ class ProduceRequests:
             work.leave()
 
     def _stage(
-        self, header: RequestHeader, call: ProduceCall, pending: PendingProduce, deferred: list[Deferred]
+        self,
+        caller: Caller,
+        header: RequestHeader,
+        call: ProduceCall,
+        pending: PendingProduce,
+        deferred: list[Deferred],
     ) -> Iterator[None]:
         """Stage the batches of a request, with a stop after each; the rest goes to `deferred`."""
         now_ms = self._broker.clock.now_ms()
         topics = self._broker.topics
         find = topics.find
+        is_limited = self._broker.access.limits(caller)
         for key, partitions in call.topics:
             entries = pending.topic(key)
             yield
+            if is_limited and (refusal := self._refusal(caller, header, call, key)) is not None:
+                for index, _ in partitions:
+                    entries.append(refused(index, refusal))
+                    yield
+                continue
             for index, records in partitions:
                 yield
                 try:
@@ -438,6 +453,19 @@ class ProduceRequests:
                 append = Append(data, batch, pending.done, trace, pending.awaits, call.timeout_ms)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
+
+    def _refusal(
+        self, caller: Caller, header: RequestHeader, call: ProduceCall, key: bytes
+    ) -> AlpacaError | None:
+        """Return the error of a topic to which the client must not write."""
+        access, write = self._broker.access, Operation.WRITE
+        if call.transactional_id is not None:
+            try:
+                access.check_transactional_id(caller, write, call.transactional_id)
+            except TransactionalIdNotAuthorized as error:
+                return error
+        by_id = header.api_version >= TOPIC_IDS_FROM
+        return topic_refusal(access, caller, write, key, self._broker.topics.image, by_id=by_id)
 
     async def _catch_up(
         self,

@@ -16,6 +16,7 @@ from .call import Backend, Call
 from .connection import Answer, Connection
 from .fetch import FetchRequests
 from .handlers import (
+    acls,
     administration,
     committed_offsets,
     configs,
@@ -91,9 +92,9 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
-    ApiKey.DESCRIBE_ACLS: administration.describe_acls,
-    ApiKey.CREATE_ACLS: administration.create_acls,
-    ApiKey.DELETE_ACLS: administration.delete_acls,
+    ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+    ApiKey.CREATE_ACLS: acls.create_acls,
+    ApiKey.DELETE_ACLS: acls.delete_acls,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: administration.get_telemetry_subscriptions,
     ApiKey.PUSH_TELEMETRY: administration.push_telemetry,
     ApiKey.ALTER_REPLICA_LOG_DIRS: administration.alter_replica_log_dirs,

@@ -40,7 +40,7 @@ class Call(Generic[P, B]):
     @property
     def sees_all(self) -> bool:
         """Whether the client may do everything, so that lists need not be filtered."""
-        return self.backend.broker.access.may_everything(self.caller)
+        return not self.backend.broker.access.limits(self.caller)
 
     def sees_topic(self, topic: str, operation: Operation = Operation.DESCRIBE) -> bool:
         """Return whether the client may know of a topic."""

@@ -1,24 +1,16 @@
-"""ACLs, client telemetry and AlterReplicaLogDirs.
+"""Client telemetry and AlterReplicaLogDirs.
 
-This broker has no access control, subscribes to no metrics of clients and has one log directory: the
-responses say so in the way that clients and tools expect.
+This broker subscribes to no metrics of clients and has one log directory: the responses say so in the way
+that clients and tools expect.
 """
 
 from uuid import uuid4
 
 from alpacamq.api.kafka.call import Backend, Call
+from alpacamq.api.kafka.errors import code_of
 from alpacamq.model.batch import Codec
+from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.messages.acls import (
-    AclCreationResult,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilterResult,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
 from alpacamq.protocol.messages.cluster import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -32,34 +24,12 @@ from alpacamq.protocol.messages.telemetry import (
     PushTelemetryResponse,
 )
 from alpacamq.protocol.notation import ZERO_UUID
+from alpacamq.security.acls import Operation
 
-_NO_SECURITY = "access control is not enabled on this broker"
 # How often clients ask for subscriptions again.
 _PUSH_INTERVAL_MS = 300_000
 _TELEMETRY_MAX_BYTES = 1 << 20
 _SUBSCRIPTION_ID = 1
-
-
-def describe_acls(_backend: Backend, _request: DescribeAclsRequest, _call: Call) -> DescribeAclsResponse:
-    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_SECURITY)
-
-
-async def create_acls(_backend: Backend, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    results = []
-    for _ in request.creations:
-        await call.pause()
-        results.append(AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_SECURITY))
-    return CreateAclsResponse(results=results)
-
-
-async def delete_acls(_backend: Backend, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    results = []
-    for _ in request.filters:
-        await call.pause()
-        results.append(
-            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_SECURITY)
-        )
-    return DeleteAclsResponse(filter_results=results)
 
 
 def get_telemetry_subscriptions(
@@ -96,13 +66,20 @@ async def alter_replica_log_dirs(
     broker = backend.broker
     here = str(broker.settings.data_directory.absolute())
     results: dict[str, dict[int, ErrorCode]] = {}
+    refusal = ErrorCode.NONE
+    try:
+        broker.access.check_cluster(call.caller, Operation.ALTER)
+    except AlpacaError as error:
+        refusal = code_of(error)
     for directory in request.dirs:
         for topic in directory.topics:
             await call.pause()
             of_topic = results.setdefault(topic.name, {})
             for index in topic.partitions:
                 await call.pause()
-                if not broker.topics.exists(topic.name.encode(), index):
+                if refusal:
+                    of_topic[index] = refusal
+                elif not broker.topics.exists(topic.name.encode(), index):
                     of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif index not in broker.replicas.of_topic(broker.topics.image.topic(topic.name).id):
                     of_topic[index] = ErrorCode.REPLICA_NOT_AVAILABLE

@@ -47,6 +47,7 @@ from alpacamq.model.topics import Topic
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as wire
 from alpacamq.protocol.messages import transactions as transaction_wire
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry import tracing
 
 T = TypeVar("T")
@@ -68,6 +69,14 @@ class Wanted(NamedTuple):
     offset: OffsetToCommit
     results: list[ErrorCode]
     place: int
+
+
+class Named(NamedTuple):
+    """A topic of which offsets are fetched; without a name, its error."""
+
+    topic: wire.OffsetFetchRequestTopics
+    name: str | None
+    refusal: ErrorCode = ErrorCode.NONE
 
 
 async def offset_commit(
@@ -93,8 +102,14 @@ async def offset_commit(
         record_commits(backend.broker.topics, asked.offsets, results, origin)
         return _codes(results)
 
-    named = ((_name_of(backend, topic, call), topic.topic_id, topic.partitions) for topic in request.topics)
-    codes = await _commit_in_batches(backend, named, call, commit)
+    try:
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
+        named = (
+            (_name_of(backend, topic, call), topic.topic_id, topic.partitions) for topic in request.topics
+        )
+        codes = await _commit_in_batches(backend, named, call, commit)
+    except AlpacaError as error:
+        codes = [[code_of(error)] * len(topic.partitions) for topic in request.topics]
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
         await call.pause()
@@ -130,8 +145,14 @@ async def txn_offset_commit(
         except AlpacaError as error:
             return repeat(code_of(error))
 
-    named = ((topic.name, NO_TOPIC_ID, topic.partitions) for topic in request.topics)
-    codes = await _commit_in_batches(backend, named, call, commit)
+    access = backend.broker.access
+    try:
+        access.check_transactional_id(call.caller, Operation.WRITE, request.transactional_id)
+        access.check_group(call.caller, Operation.READ, request.group_id)
+        named = ((topic.name, NO_TOPIC_ID, topic.partitions) for topic in request.topics)
+        codes = await _commit_in_batches(backend, named, call, commit)
+    except AlpacaError as error:
+        codes = [[code_of(error)] * len(topic.partitions) for topic in request.topics]
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
         await call.pause()
@@ -174,13 +195,19 @@ async def offset_delete(
 ) -> wire.OffsetDeleteResponse:
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: list[TopicPartition] = []
+    try:
+        backend.broker.access.check_group(call.caller, Operation.DELETE, request.group_id)
+    except AlpacaError as error:
+        return wire.OffsetDeleteResponse(error_code=code_of(error))
     for topic in request.topics:
         await call.pause()
+        forbidden = _forbidden(backend, Operation.READ, topic.name, call)
         for each in topic.partitions:
             await call.pause()
             partition = TopicPartition(TopicName(topic.name), each.partition_index)
             if partition not in codes:
-                codes[partition] = refusal = _refusal(backend, topic.name, each.partition_index)
+                refusal = forbidden or _refusal(backend, topic.name, each.partition_index)
+                codes[partition] = refusal
                 if not refusal:
                     wanted.append(partition)
     try:
@@ -222,9 +249,10 @@ async def _commit_in_batches(
         await call.pause()
         results: list[ErrorCode] = []
         codes.append(results)
+        forbidden = _forbidden(backend, Operation.READ, name, call, by_id=topic_id != NO_TOPIC_ID)
         for each in partitions:
             await call.pause()
-            refusal = _refusal(backend, name, each.partition_index)
+            refusal = forbidden or _refusal(backend, name, each.partition_index)
             if name is not None and not refusal:
                 wanted.append(Wanted(_to_commit(name, topic_id, each), results, len(results)))
             results.append(refusal)
@@ -285,15 +313,22 @@ async def _confirmed(backend: Backend, request: transaction_wire.TxnOffsetCommit
 async def _fetched(
     backend: Backend, group: wire.OffsetFetchRequestGroup, call: Call, *, require_stable: bool
 ) -> wire.OffsetFetchResponseGroup:
-    named = None
+    named: list[Named] | None = None
     ids: dict[str, TopicId] = {}
     if group.topics is not None:
         named = []
         for topic in group.topics:
             await call.pause()
-            named.append((topic, name := _name_of(backend, topic, call)))
-            if name is not None and call.version >= _TOPIC_IDS_FROM:
-                ids[name] = topic.topic_id
+            name = _name_of(backend, topic, call)
+            by_id = call.version >= _TOPIC_IDS_FROM
+            if name is None:
+                named.append(Named(topic, None, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif forbidden := _forbidden(backend, Operation.DESCRIBE, name, call, by_id=by_id):
+                named.append(Named(topic, None, forbidden))
+            else:
+                named.append(Named(topic, name))
+                if by_id:
+                    ids[name] = topic.topic_id
     asked = FetchOffsetsRequest(
         group=group.group_id,
         partitions=None,
@@ -303,6 +338,7 @@ async def _fetched(
         require_stable=require_stable,
     )
     try:
+        backend.broker.access.check_group(call.caller, Operation.DESCRIBE, group.group_id)
         if named is None:
             reply: FetchOffsetsReply = await backend.broker.groups.ask_here(asked)
             topics = await _all_fetched(backend, reply, call)
@@ -311,7 +347,7 @@ async def _fetched(
     except AlpacaError as error:
         code = code_of(error)
         failed = (
-            [] if call.version >= _ERROR_OF_GROUP_FROM else [_all(topic, code) for topic, _ in named or ()]
+            [] if call.version >= _ERROR_OF_GROUP_FROM else [_all(each.topic, code) for each in named or ()]
         )
         return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=failed, error_code=code)
     return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
@@ -320,7 +356,7 @@ async def _fetched(
 async def _named_fetched(
     backend: Backend,
     asked: FetchOffsetsRequest,
-    named: Sequence[tuple[wire.OffsetFetchRequestTopics, str | None]],
+    named: Sequence[Named],
     call: Call,
 ) -> list[wire.OffsetFetchResponseTopics]:
     offsets: list[wire.OffsetFetchResponsePartition] = []
@@ -333,10 +369,10 @@ async def _named_fetched(
             await call.pause()
     topics = []
     at = 0
-    for topic, name in named:
+    for topic, name, refusal in named:
         await call.pause()
         if name is None:
-            topics.append(_all(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+            topics.append(_all(topic, refusal))
             continue
         stop = at + len(topic.partition_indexes)
         topics.append(
@@ -348,10 +384,8 @@ async def _named_fetched(
     return topics
 
 
-def _known_partitions(
-    named: Sequence[tuple[wire.OffsetFetchRequestTopics, str | None]],
-) -> Iterator[TopicPartition]:
-    for topic, name in named:
+def _known_partitions(named: Sequence[Named]) -> Iterator[TopicPartition]:
+    for topic, name, _ in named:
         if name is not None:
             for index in topic.partition_indexes:
                 yield TopicPartition(TopicName(name), index)
@@ -363,6 +397,8 @@ async def _all_fetched(
     by_topic: dict[str, list[wire.OffsetFetchResponsePartition]] = {}
     for each in reply.offsets:
         await call.pause()
+        if not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, each.topic):
+            continue
         by_topic.setdefault(each.topic, []).append(_offset(each))
     if call.version < _TOPIC_IDS_FROM:
         return [
@@ -408,6 +444,21 @@ def _name_of(
         return topic.name
     found = backend.broker.topics.image.topic_by_id(topic.topic_id)
     return None if found is None else found.name
+
+
+def _forbidden(
+    backend: Backend, operation: Operation, name: str | None, call: Call, *, by_id: bool = False
+) -> ErrorCode:
+    """Return the error of a topic to which the client has no right, NONE if it has.
+
+    If it was named by its id, that it exists is said only to clients that may know.
+    """
+    access = backend.broker.access
+    if name is None or access.may_topic(call.caller, operation, name):
+        return ErrorCode.NONE
+    if by_id and not access.may_topic(call.caller, Operation.DESCRIBE, name):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _refusal(backend: Backend, name: str | None, index: int) -> ErrorCode:

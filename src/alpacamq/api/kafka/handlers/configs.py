@@ -47,6 +47,7 @@ from alpacamq.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from alpacamq.security import acls
 
 
 class Resource(IntEnum):
@@ -128,7 +129,7 @@ async def describe_configs(
         if (resource.resource_type, resource.resource_name) not in seen:
             # Without duplicates: a response is much larger than its request.
             seen.add((resource.resource_type, resource.resource_name))
-            results.append(await _result(backend, request, resource))
+            results.append(await _result(backend, request, resource, call))
     return DescribeConfigsResponse(results=results)
 
 
@@ -137,11 +138,11 @@ async def alter_configs(backend: Backend, request: AlterConfigsRequest, call: Ca
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
-            change = _replace_group(backend, resource, request.validate_only)
+            change = partial(_replace_group, backend, resource, request.validate_only)
         else:
             replaced = partial(_replaced, resource.configs)
-            change = _configure(backend, resource, replaced, request.validate_only)
-        responses.append(await _altered(resource, change))
+            change = partial(_configure, backend, resource, replaced, request.validate_only)
+        responses.append(await _altered(backend, resource, change, call))
     return AlterConfigsResponse(responses=responses)
 
 
@@ -152,11 +153,11 @@ async def incremental_alter_configs(
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
-            change = _configure_group(backend, resource, request.validate_only)
+            change = partial(_configure_group, backend, resource, request.validate_only)
         else:
             changed = partial(_changed, resource.configs)
-            change = _configure(backend, resource, changed, request.validate_only)
-        responses.append(await _altered(resource, change))
+            change = partial(_configure, backend, resource, changed, request.validate_only)
+        responses.append(await _altered(backend, resource, change, call))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
@@ -164,6 +165,10 @@ async def list_config_resources(
     backend: Backend, request: ListConfigResourcesRequest, call: Call
 ) -> ListConfigResourcesResponse:
     """List what can be configured; of groups, those that are."""
+    try:
+        backend.broker.access.check_cluster(call.caller, acls.Operation.DESCRIBE_CONFIGS)
+    except AlpacaError as error:
+        return ListConfigResourcesResponse(error_code=code_of(error))
     # Version 0 lists the subscriptions to metrics of clients only.
     wanted = set(request.resource_types or Resource) if call.version else {Resource.CLIENT_METRICS}
     if not wanted <= set(Resource):
@@ -187,10 +192,11 @@ async def list_config_resources(
 
 
 async def _result(
-    backend: Backend, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    backend: Backend, request: DescribeConfigsRequest, resource: DescribeConfigsResource, call: Call
 ) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
     try:
+        _check_right(backend, call, acls.Operation.DESCRIBE_CONFIGS, kind, name)
         described = await _described(backend, request, resource)
     except AlpacaError as error:
         return DescribeConfigsResult(
@@ -199,13 +205,28 @@ async def _result(
     return DescribeConfigsResult(resource_type=kind, resource_name=name, configs=described)
 
 
+def _check_right(backend: Backend, call: Call, operation: acls.Operation, kind: int, name: str) -> None:
+    """Raise unless the client may do something to the settings of a resource."""
+    access = backend.broker.access
+    if kind == Resource.TOPIC:
+        access.check_topic(call.caller, operation, name)
+    elif kind == Resource.GROUP:
+        access.check_group(call.caller, operation, name)
+    else:
+        access.check_cluster(call.caller, operation)
+
+
 async def _altered(
-    resource: AlterConfigsResource | IncrementalAlterConfigsResource, change: Coroutine[Any, Any, None]
+    backend: Backend,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    change: Callable[[], Coroutine[Any, Any, None]],
+    call: Call,
 ) -> AlterConfigsResourceResponse:
     """Apply a change and return its result."""
     kind, name = resource.resource_type, resource.resource_name
     try:
-        await change
+        _check_right(backend, call, acls.Operation.ALTER_CONFIGS, kind, name)
+        await change()
     except AlpacaError as error:
         return AlterConfigsResourceResponse(
             resource_type=kind, resource_name=name, error_code=code_of(error), error_message=text_of(error)

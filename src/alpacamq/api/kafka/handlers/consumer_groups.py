@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.api.kafka.operations import group_operations
+from alpacamq.api.kafka.operations import check_described, check_group_topics, group_operations
 from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupDescription,
     ConsumerHeartbeatReply,
@@ -14,8 +14,10 @@ from alpacamq.coordinator.consumer.messages import (
 )
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest
+from alpacamq.model.ids import TopicId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as wire
+from alpacamq.security.acls import Operation
 
 _MEMBERS_NAME_THEMSELVES_FROM = 1
 _USES_CONSUMER_PROTOCOL = 1
@@ -47,6 +49,8 @@ async def consumer_group_heartbeat(
         client_host=call.caller.host,
     )
     try:
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
+        await check_described(backend, call, topics or ())
         if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:
             raise InvalidRequest("member id must not be empty")
         reply: ConsumerHeartbeatReply = await backend.broker.groups.ask_here(asked)
@@ -58,6 +62,7 @@ async def consumer_group_heartbeat(
             topic_partitions=[
                 wire.HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
                 for topic_id, partitions in reply.assignment.items()
+                if _is_visible(backend, topic_id, call)
             ]
         )
     return wire.ConsumerGroupHeartbeatResponse(
@@ -73,7 +78,7 @@ async def consumer_group_describe(
 ) -> wire.ConsumerGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(backend, request, group))
+        groups.append(await _described(backend, request, group, call))
         await call.pause()
     return wire.ConsumerGroupDescribeResponse(groups=groups)
 
@@ -84,13 +89,22 @@ def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions |
     return {each.topic_id: frozenset(each.partitions) for each in held}
 
 
+def _is_visible(backend: Backend, topic_id: TopicId, call: Call) -> bool:
+    """Return whether the client may know of a topic, which may match its pattern although it does not."""
+    topic = backend.broker.topics.image.topic_by_id(topic_id)
+    return topic is None or backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, topic.name)
+
+
 async def _described(
-    backend: Backend, request: wire.ConsumerGroupDescribeRequest, group: str
+    backend: Backend, request: wire.ConsumerGroupDescribeRequest, group: str, call: Call
 ) -> wire.DescribedConsumerGroup:
     try:
+        backend.broker.access.check_group(call.caller, Operation.DESCRIBE, group)
         found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, ConsumerGroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not use the consumer protocol")
+        members = [_member(backend, member) for member in found.members]
+        await check_group_topics(backend, call, _topics_of(members))
     except AlpacaError as error:
         return wire.DescribedConsumerGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -101,9 +115,21 @@ async def _described(
         group_epoch=found.epoch,
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
-        members=[_member(backend, member) for member in found.members],
-        authorized_operations=group_operations(asked=request.include_authorized_operations),
+        members=members,
+        authorized_operations=group_operations(
+            backend, call, group, asked=request.include_authorized_operations
+        ),
     )
+
+
+def _topics_of(members: Sequence[wire.DescribedConsumer]) -> set[str]:
+    """Return the topics that members subscribe to or are assigned."""
+    topics: set[str] = set()
+    for member in members:
+        topics.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            topics.update(each.topic_name for each in assignment.topic_partitions)
+    return topics
 
 
 def _member(backend: Backend, member: ConsumerMemberDescription) -> wire.DescribedConsumer:

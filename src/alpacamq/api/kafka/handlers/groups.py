@@ -33,6 +33,7 @@ from alpacamq.model.ids import TopicId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
 from alpacamq.queues.messages import QueueId
+from alpacamq.security.acls import Operation
 
 from .share_groups import delete_group, unlisted_share_groups
 
@@ -71,7 +72,7 @@ async def find_coordinator(
         )
     found = []
     for key in keys:
-        found.append(await _coordinator(backend, request.key_type, key))
+        found.append(await _coordinator(backend, request.key_type, key, call))
         await call.pause()
     first = found[0] if found else wire.Coordinator(key="", node_id=-1)
     return wire.FindCoordinatorResponse(
@@ -84,8 +85,12 @@ async def find_coordinator(
     )
 
 
-async def _coordinator(backend: Backend, key_type: int, key: str) -> wire.Coordinator:
+async def _coordinator(backend: Backend, key_type: int, key: str, call: Call) -> wire.Coordinator:
     broker = backend.broker
+    try:
+        _check_coordinated(backend, key_type, key, call)
+    except AlpacaError as error:
+        return wire.Coordinator(key=key, node_id=-1, error_code=code_of(error), error_message=text_of(error))
     try:
         if key_type == _GROUP:
             broker_id = await broker.groups.coordinator_of(key)
@@ -102,6 +107,18 @@ async def _coordinator(backend: Backend, key_type: int, key: str) -> wire.Coordi
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return wire.Coordinator(key=key, node_id=-1, error_code=code, error_message=reason)
     return wire.Coordinator(key=key, node_id=node.id, host=node.host, port=node.port)
+
+
+def _check_coordinated(backend: Backend, key_type: int, key: str, call: Call) -> None:
+    """Raise unless the client may know the coordinator."""
+    access = backend.broker.access
+    if key_type == _GROUP:
+        access.check_group(call.caller, Operation.DESCRIBE, key)
+    elif key_type == _TRANSACTION:
+        access.check_transactional_id(call.caller, Operation.DESCRIBE, key)
+    else:
+        # Of the state of a share group, which brokers look for.
+        access.check_cluster(call.caller, Operation.CLUSTER_ACTION)
 
 
 def _shared_queue(backend: Backend, key: str) -> QueueId:
@@ -137,6 +154,7 @@ async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Cal
         knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
     )
     try:
+        _check_member(backend, request.group_id, call)
         reply: JoinReply = await backend.broker.groups.ask_here(asked)
     except MemberIdRequired as error:
         return wire.JoinGroupResponse(error_code=code_of(error), member_id=error.member_id)
@@ -174,6 +192,7 @@ async def sync_group(backend: Backend, request: wire.SyncGroupRequest, call: Cal
         ),
     )
     try:
+        _check_member(backend, request.group_id, call)
         if call.version >= _PROTOCOL_NAMED_FROM and None in (request.protocol_type, request.protocol_name):
             raise InconsistentGroupProtocol("a member must name a protocol type and a protocol")
         reply: SyncReply = await backend.broker.groups.ask_here(asked)
@@ -184,7 +203,7 @@ async def sync_group(backend: Backend, request: wire.SyncGroupRequest, call: Cal
     )
 
 
-async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, _call: Call) -> wire.HeartbeatResponse:
+async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, call: Call) -> wire.HeartbeatResponse:
     asked = HeartbeatRequest(
         group=request.group_id,
         generation=request.generation_id,
@@ -192,6 +211,7 @@ async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, _call: Cal
         instance_id=request.group_instance_id,
     )
     try:
+        _check_member(backend, request.group_id, call)
         await backend.broker.groups.ask_here(asked)
     except CoordinatorLoading:
         # Loading the group restarts its sessions, and the client could only retry.
@@ -215,6 +235,7 @@ async def leave_group(
         ]
     asked = LeaveRequest(group=request.group_id, members=tuple(leaving))
     try:
+        _check_member(backend, request.group_id, call)
         reply: LeaveReply = await backend.broker.groups.ask_here(asked)
         results = [(each, each.error) for each in reply.members]
     except UnknownMember as error:
@@ -233,6 +254,11 @@ async def leave_group(
     if call.version < _MEMBERS_LEAVE_FROM:
         return wire.LeaveGroupResponse(error_code=members[0].error_code)
     return wire.LeaveGroupResponse(members=members)
+
+
+def _check_member(backend: Backend, group: str, call: Call) -> None:
+    """Raise GroupNotAuthorized unless the client may be a member of a group."""
+    backend.broker.access.check_group(call.caller, Operation.READ, group)
 
 
 async def describe_groups(
@@ -258,8 +284,12 @@ async def list_groups(
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
     groups = []
+    access = backend.broker.access
+    lists_all = access.may_cluster(call.caller, Operation.DESCRIBE)
     for each in listed:
         await call.pause()
+        if not (lists_all or access.may_group(call.caller, Operation.DESCRIBE, each.group)):
+            continue
         if asked.matches(each):
             groups.append(
                 wire.ListedGroup(
@@ -280,6 +310,7 @@ async def delete_groups(
         await call.pause()
         code = ErrorCode.NONE
         try:
+            backend.broker.access.check_group(call.caller, Operation.DELETE, group)
             await delete_group(backend, group)
         except AlpacaError as error:
             code = code_of(error)
@@ -290,8 +321,9 @@ async def delete_groups(
 async def _described(
     backend: Backend, request: wire.DescribeGroupsRequest, group: str, call: Call
 ) -> wire.DescribedGroup:
-    allowed = group_operations(asked=request.include_authorized_operations)
+    allowed = group_operations(backend, call, group, asked=request.include_authorized_operations)
     try:
+        backend.broker.access.check_group(call.caller, Operation.DESCRIBE, group)
         found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, GroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not use the classic protocol")

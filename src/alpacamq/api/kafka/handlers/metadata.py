@@ -18,10 +18,9 @@ from alpacamq.api.kafka.brokers import (
     partition_view,
 )
 from alpacamq.api.kafka.call import Backend, Call
-from alpacamq.api.kafka.errors import code_of
-from alpacamq.api.kafka.operations import cluster_operations, topic_operations
+from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import cluster_operations, may_create, topic_operations
 from alpacamq.cluster.image import FEATURES as OWN_FEATURES
-from alpacamq.cluster.image import ClusterImage
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import Topic, check_topic_name
@@ -57,6 +56,7 @@ from alpacamq.protocol.messages.topics import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from alpacamq.security.acls import Operation
 
 _MAX_DESCRIBED_PARTITIONS = 2000
 # Topics and partitions described without a stop.
@@ -72,15 +72,19 @@ def metadata(
         if len(image.topics) + image.partition_count > _AT_ONCE:
             return _in_slices(backend, request, call)
         live = _live_ids(backend)
-        described = [_described(backend, request, topic, live) for topic in image.topics.values()]
-        return _response(backend, request, described)
+        described = [
+            _described(backend, request, topic, live, call)
+            for topic in image.topics.values()
+            if _is_visible(backend, call, topic.name)
+        ]
+        return _response(backend, request, described, call)
     if len(request.topics) > _AT_ONCE:
         return _in_slices(backend, request, call)
     # Without duplicates, as in Kafka.
     entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
-    found = [_find(image, entry) for entry in entries]
+    found = [_find(backend, entry, call) for entry in entries]
     if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
-        None in found and _may_create(backend, request)
+        None in found and _creates(backend, request)
     ):
         return _in_slices(backend, request, call)
     live = _live_ids(backend)
@@ -88,9 +92,12 @@ def metadata(
         backend,
         request,
         [
-            _unknown(request, entry) if topic is None else _described(backend, request, topic, live)
+            _unknown(backend, request, entry, call)
+            if topic is None
+            else _described(backend, request, topic, live, call)
             for entry, topic in zip(entries, found, strict=True)
         ],
+        call,
     )
 
 
@@ -103,7 +110,8 @@ async def describe_topic_partitions(
     after = "" if request.cursor is None else request.cursor.topic_name
     wanted: set[str] = set()
     for name in [topic.name for topic in request.topics] or list(image.topics):
-        if name >= after:
+        # Topics that the client may not know of are left out, unless it names them.
+        if name >= after and (request.topics or _is_visible(backend, call, name)):
             wanted.add(name)
         await call.pause()
     room = min(max(request.response_partition_limit, 1), _MAX_DESCRIBED_PARTITIONS)
@@ -114,12 +122,13 @@ async def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
-        if (topic := image.topics.get(name)) is None:  # type: ignore[call-overload]
-            topics.append(
-                DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
-                )
+        is_visible = _is_visible(backend, call, name)
+        topic = image.topics.get(TopicName(name)) if is_visible else None
+        if topic is None:
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_visible else ErrorCode.TOPIC_AUTHORIZATION_FAILED
             )
+            topics.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             room -= 1
             continue
         first = 0
@@ -134,7 +143,7 @@ async def describe_topic_partitions(
                 topic_id=topic.id,
                 is_internal=topic.is_internal,
                 partitions=[_paged(index, views(index)) for index in partitions],
-                topic_authorized_operations=topic_operations(),
+                topic_authorized_operations=topic_operations(backend, call, name),
             )
         )
         room -= len(partitions)
@@ -172,18 +181,31 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
         if (entry.name, entry.topic_id) in seen:
             continue
         seen.add((entry.name, entry.topic_id))
-        topic = _find(backend.broker.topics.image, entry)
+        topic = _find(backend, entry, call)
         refusal = None
-        if topic is None and entry.name is not None and _may_create(backend, request):
-            topic, refusal = await _created(backend, entry.name)
+        if (
+            topic is None
+            and entry.name is not None
+            and _creates(backend, request)
+            and _is_visible(backend, call, entry.name)
+        ):
+            if may_create(backend.broker.access, call.caller, entry.name):
+                topic, refusal = await _created(backend, entry.name)
+            else:
+                refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic is not None:
             topics.append(await _described_in_slices(backend, request, topic, live, call))
         elif request.topics is not None:
-            topics.append(_unknown(request, entry, refusal))
-    return _response(backend, request, topics)
+            topics.append(_unknown(backend, request, entry, call, refusal))
+    return _response(backend, request, topics, call)
 
 
-def _may_create(backend: Backend, request: MetadataRequest) -> bool:
+def _is_visible(backend: Backend, call: Call, name: str) -> bool:
+    """Return whether the client may know whether a topic of this name exists."""
+    return backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, name)
+
+
+def _creates(backend: Backend, request: MetadataRequest) -> bool:
     return (
         request.topics is not None
         and request.allow_auto_topic_creation
@@ -200,26 +222,41 @@ async def _created(backend: Backend, name: str) -> tuple[Topic | None, ErrorCode
         return None, code_of(error)
 
 
-def _find(image: ClusterImage, entry: MetadataRequestTopic) -> Topic | None:
+def _find(backend: Backend, entry: MetadataRequestTopic, call: Call) -> Topic | None:
+    """Return a topic; None if there is none, or the client may not know of it."""
+    image = backend.broker.topics.image
     if entry.name is None:
-        return image.topic_by_id(entry.topic_id)
-    return image.topics.get(entry.name)  # type: ignore[call-overload,no-any-return]
+        topic = image.topic_by_id(entry.topic_id)
+    else:
+        topic = image.topics.get(TopicName(entry.name))
+    return None if topic is None or not _is_visible(backend, call, topic.name) else topic
 
 
 def _unknown(
-    request: MetadataRequest, entry: MetadataRequestTopic, refusal: ErrorCode | None = None
+    backend: Backend,
+    request: MetadataRequest,
+    entry: MetadataRequestTopic,
+    call: Call,
+    refusal: ErrorCode | None = None,
 ) -> MetadataResponseTopic:
-    by_id = entry.name is None
+    asked = request.include_topic_authorized_operations
+    if entry.name is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+    elif _is_visible(backend, call, entry.name):
+        code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        asked = False
     return MetadataResponseTopic(
-        error_code=refusal or (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        error_code=code,
         name=entry.name or "",  # versions before 12 cannot encode a missing name
         topic_id=entry.topic_id,
-        topic_authorized_operations=topic_operations(asked=request.include_topic_authorized_operations),
+        topic_authorized_operations=topic_operations(backend, call, entry.name or "", asked=asked),
     )
 
 
 def _response(
-    backend: Backend, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    backend: Backend, request: MetadataRequest, topics: list[MetadataResponseTopic], call: Call
 ) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
@@ -229,15 +266,18 @@ def _response(
         cluster_id=backend.broker.cluster_id,
         controller_id=controller_node(backend),
         topics=topics,
-        cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
+        cluster_authorized_operations=cluster_operations(
+            backend, call, asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
 def _described(
-    backend: Backend, request: MetadataRequest, topic: Topic, live: frozenset[int]
+    backend: Backend, request: MetadataRequest, topic: Topic, live: frozenset[int], call: Call
 ) -> MetadataResponseTopic:
     views = _views(backend, topic, live)
-    return _topic(request, topic, [_partition(index, views(index)) for index in _shown(backend, topic)])
+    partitions = [_partition(index, views(index)) for index in _shown(backend, topic)]
+    return _topic(backend, request, topic, partitions, call)
 
 
 async def _described_in_slices(
@@ -248,7 +288,7 @@ async def _described_in_slices(
     for index in _shown(backend, topic):
         partitions.append(_partition(index, views(index)))
         await call.pause()
-    return _topic(request, topic, partitions)
+    return _topic(backend, request, topic, partitions, call)
 
 
 def _live_ids(backend: Backend) -> frozenset[int]:
@@ -282,7 +322,11 @@ def _shown(backend: Backend, topic: Topic) -> range:
 
 
 def _topic(
-    request: MetadataRequest, topic: Topic, partitions: list[MetadataResponsePartition]
+    backend: Backend,
+    request: MetadataRequest,
+    topic: Topic,
+    partitions: list[MetadataResponsePartition],
+    call: Call,
 ) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         # During the creation of its partitions, clients retry.
@@ -291,7 +335,9 @@ def _topic(
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=partitions,
-        topic_authorized_operations=topic_operations(asked=request.include_topic_authorized_operations),
+        topic_authorized_operations=topic_operations(
+            backend, call, topic.name, asked=request.include_topic_authorized_operations
+        ),
     )
 
 
@@ -366,11 +412,17 @@ def unsupported_api_versions() -> ApiVersionsResponse:
 
 
 def describe_cluster(
-    backend: Backend, request: DescribeClusterRequest, _call: Call
+    backend: Backend, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
     if request.endpoint_type == _BROKERS:
         nodes = all_nodes(backend) if request.include_fenced_brokers else live_nodes(backend)
     elif request.endpoint_type == _CONTROLLERS:
+        try:
+            backend.broker.access.check_cluster(call.caller, Operation.ALTER)
+        except AlpacaError as error:
+            return DescribeClusterResponse(
+                endpoint_type=_CONTROLLERS, error_code=code_of(error), error_message=text_of(error)
+            )
         # Requests for the controller are taken by every broker; these can become the controller themselves.
         voters = [live_node(backend, voter.id) for voter in backend.broker.metadata.quorum.voters]
         nodes = [node for node in voters if node is not None] or [own_node(backend)]
@@ -390,7 +442,9 @@ def describe_cluster(
             )
             for node in nodes
         ],
-        cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
+        cluster_authorized_operations=cluster_operations(
+            backend, call, asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -398,6 +452,10 @@ async def describe_log_dirs(
     backend: Backend, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
     broker = backend.broker
+    try:
+        broker.access.check_cluster(call.caller, Operation.DESCRIBE)
+    except AlpacaError as error:
+        return DescribeLogDirsResponse(error_code=code_of(error))
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
         wanted = [(name, range(topic.partitions)) for name, topic in broker.topics.image.topics.items()]

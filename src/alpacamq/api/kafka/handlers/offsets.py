@@ -28,6 +28,7 @@ from alpacamq.protocol.messages.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from alpacamq.security.acls import Operation
 
 _TO_HIGH_WATERMARK = -1
 _READ_COMMITTED = 1
@@ -58,7 +59,7 @@ async def list_offsets(backend: Backend, request: ListOffsetsRequest, call: Call
                     partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST
                 )
             else:
-                result = await _listed(backend, topic.name, wanted, call.version, committed=committed)
+                result = await _listed(backend, topic.name, wanted, call, committed=committed)
             found.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
     return ListOffsetsResponse(topics=topics)
@@ -73,7 +74,7 @@ async def offset_for_leader_epoch(
         ends = []
         for wanted in topic.partitions:
             await call.pause()
-            ends.append(_epoch_end(backend, topic.topic, wanted))
+            ends.append(_epoch_end(backend, topic.topic, wanted, call))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
     return OffsetForLeaderEpochResponse(topics=topics)
 
@@ -87,7 +88,7 @@ async def delete_records(
         results = []
         for wanted in topic.partitions:
             await call.pause()
-            results.append(await _deleted(backend, topic.name, wanted))
+            results.append(await _deleted(backend, topic.name, wanted, call))
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
@@ -104,9 +105,10 @@ async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple
 
 
 async def _listed(
-    backend: Backend, name: str, wanted: ListOffsetsPartition, version: int, *, committed: bool
+    backend: Backend, name: str, wanted: ListOffsetsPartition, call: Call, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     try:
+        backend.broker.access.check_topic(call.caller, Operation.DESCRIBE, name)
         partition = backend.broker.topics.partition(name, wanted.partition_index)
         partition.check_epoch(wanted.current_leader_epoch)
         limit = partition.last_stable_offset if committed else partition.high_watermark
@@ -117,7 +119,7 @@ async def _listed(
             )
     except AlpacaError as error:
         code = code_of(error)
-        if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _NOT_AVAILABLE_FROM:
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _NOT_AVAILABLE_FROM:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
     return ListOffsetsPartitionResponse(
@@ -153,8 +155,11 @@ async def _located(
     return (-1, -1, -1) if found is None else (found.offset, found.timestamp_ms, found.leader_epoch)
 
 
-def _epoch_end(backend: Backend, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _epoch_end(backend: Backend, name: str, wanted: OffsetForLeaderPartition, call: Call) -> EpochEndOffset:
+    access = backend.broker.access
     try:
+        if not access.may_cluster(call.caller, Operation.CLUSTER_ACTION):
+            access.check_topic(call.caller, Operation.DESCRIBE, name)
         partition = backend.broker.topics.partition(name, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
     except AlpacaError as error:
@@ -164,10 +169,11 @@ def _epoch_end(backend: Backend, name: str, wanted: OffsetForLeaderPartition) ->
 
 
 async def _deleted(
-    backend: Backend, name: str, wanted: DeleteRecordsPartition
+    backend: Backend, name: str, wanted: DeleteRecordsPartition, call: Call
 ) -> DeleteRecordsPartitionResult:
     index = wanted.partition_index
     try:
+        backend.broker.access.check_topic(call.caller, Operation.DELETE, name)
         partition = backend.broker.topics.partition(name, index)
         if not partition.config.deletes_old:
             raise PolicyViolation(f"topic {name!r} is compacted: delete records with tombstones")

@@ -22,6 +22,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import quorum as wire
 from alpacamq.protocol.notation import ZERO_UUID
+from alpacamq.security.acls import Operation
 
 from .metadata import FEATURES
 
@@ -34,6 +35,7 @@ async def describe_quorum(
     backend: Backend, request: wire.DescribeQuorumRequest, call: Call
 ) -> wire.DescribeQuorumResponse:
     try:
+        backend.broker.access.check_cluster(call.caller, Operation.DESCRIBE)
         status = await backend.broker.metadata.ask(DescribeQuorum())
     except AlpacaError as error:
         return wire.DescribeQuorumResponse(error_code=code_of(error), error_message=text_of(error))
@@ -89,10 +91,11 @@ def _node(backend: Backend, node_id: int) -> wire.QuorumNode:
 
 
 async def add_raft_voter(
-    backend: Backend, request: wire.AddRaftVoterRequest, _call: Call
+    backend: Backend, request: wire.AddRaftVoterRequest, call: Call
 ) -> wire.AddRaftVoterResponse:
     """Add a voter. Its listeners are not needed: a node connects to the others by itself."""
     try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
         _check_cluster(backend, request.cluster_id)
         if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             raise InvalidRequest("a voter needs an id and a directory id")
@@ -109,9 +112,10 @@ async def add_raft_voter(
 
 
 async def remove_raft_voter(
-    backend: Backend, request: wire.RemoveRaftVoterRequest, _call: Call
+    backend: Backend, request: wire.RemoveRaftVoterRequest, call: Call
 ) -> wire.RemoveRaftVoterResponse:
     try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
         _check_cluster(backend, request.cluster_id)
         wanted = (request.voter_id, request.voter_directory_id)
         if wanted not in [(voter.id, voter.directory) for voter in backend.broker.metadata.quorum.voters]:
@@ -132,9 +136,10 @@ def _check_cluster(backend: Backend, cluster_id: str | None) -> None:
 
 
 async def unregister_broker(
-    backend: Backend, request: wire.UnregisterBrokerRequest, _call: Call
+    backend: Backend, request: wire.UnregisterBrokerRequest, call: Call
 ) -> wire.UnregisterBrokerResponse:
     try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
         await backend.broker.metadata.ask(UnregisterBroker(broker_id=BrokerId(request.broker_id)))
     except AlpacaError as error:
         return wire.UnregisterBrokerResponse(error_code=code_of(error), error_message=text_of(error))
@@ -147,6 +152,7 @@ async def update_features(
     """Change all of these features or none."""
     levels: dict[str, int] = {}
     try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
         for update in request.feature_updates:
             await call.pause()
             if not update.feature or update.feature in levels:

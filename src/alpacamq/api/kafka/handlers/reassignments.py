@@ -19,6 +19,7 @@ from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidReques
 from alpacamq.model.ids import TopicName
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import reassignments as wire
+from alpacamq.security.acls import Operation
 
 _KINDS = (ElectionKind.PREFERRED, ElectionKind.UNCLEAN)
 
@@ -28,6 +29,14 @@ async def alter_partition_reassignments(
 ) -> wire.AlterPartitionReassignmentsResponse:
     results: dict[tuple[str, int], wire.ReassignablePartitionResponse] = {}
     accepted: list[Reassignment] = []
+    try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
+    except AlpacaError as error:
+        return wire.AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_code=code_of(error),
+            error_message=text_of(error),
+        )
     for topic in request.topics:
         for each in topic.partitions:
             await call.pause()
@@ -102,6 +111,12 @@ def _code(error: AlpacaError) -> ErrorCode:
 async def list_partition_reassignments(
     backend: Backend, request: wire.ListPartitionReassignmentsRequest, call: Call
 ) -> wire.ListPartitionReassignmentsResponse:
+    try:
+        backend.broker.access.check_cluster(call.caller, Operation.DESCRIBE)
+    except AlpacaError as error:
+        return wire.ListPartitionReassignmentsResponse(
+            error_code=code_of(error), error_message=text_of(error)
+        )
     image = backend.broker.topics.image
     wanted: Sequence[PartitionId] = sorted(image.moving)
     if request.topics is not None:
@@ -138,6 +153,10 @@ async def elect_leaders(
     backend: Backend, request: wire.ElectLeadersRequest, call: Call
 ) -> wire.ElectLeadersResponse:
     """Elect leaders; without a list of partitions, of all that need it."""
+    try:
+        backend.broker.access.check_cluster(call.caller, Operation.ALTER)
+    except AlpacaError as error:
+        return wire.ElectLeadersResponse(error_code=code_of(error))
     if not 0 <= request.election_type < len(_KINDS):
         return wire.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     kind = _KINDS[request.election_type]

@@ -8,7 +8,12 @@ from uuid import UUID
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.api.kafka.operations import group_operations
+from alpacamq.api.kafka.operations import (
+    check_described,
+    check_group_topics,
+    group_operations,
+    not_allowed,
+)
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import DeleteGroupRequest, ListedGroup
@@ -35,6 +40,7 @@ from alpacamq.protocol.messages import consumer_groups as consumer_wire
 from alpacamq.protocol.messages import share as wire
 from alpacamq.protocol.notation import ZERO_UUID
 from alpacamq.queues.messages import PartitionTotals, QueueId
+from alpacamq.security.acls import Operation
 
 from .consumer_groups import MAX_TOPICS, described_assignment
 
@@ -58,6 +64,8 @@ async def share_group_heartbeat(
         client_host=call.caller.host,
     )
     try:
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
+        await check_described(backend, call, topics or ())
         reply: ShareHeartbeatReply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
@@ -82,7 +90,7 @@ async def share_group_describe(
 ) -> wire.ShareGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(backend, request, group))
+        groups.append(await _described(backend, request, group, call))
         await call.pause()
     return wire.ShareGroupDescribeResponse(groups=groups)
 
@@ -141,10 +149,13 @@ async def delete_group(backend: Backend, group: str) -> None:
 
 
 async def _described(
-    backend: Backend, request: wire.ShareGroupDescribeRequest, group: str
+    backend: Backend, request: wire.ShareGroupDescribeRequest, group: str, call: Call
 ) -> wire.DescribedShareGroup:
     try:
+        backend.broker.access.check_group(call.caller, Operation.DESCRIBE, group)
         found = await find_share_group(backend, group)
+        members = [_member(backend, member) for member in found.members]
+        await check_group_topics(backend, call, _topics_of(members))
     except AlpacaError as error:
         return wire.DescribedShareGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -155,9 +166,20 @@ async def _described(
         group_epoch=found.epoch,
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
-        members=[_member(backend, member) for member in found.members],
-        authorized_operations=group_operations(asked=request.include_authorized_operations),
+        members=members,
+        authorized_operations=group_operations(
+            backend, call, group, asked=request.include_authorized_operations
+        ),
     )
+
+
+def _topics_of(members: Sequence[wire.DescribedShareMember]) -> set[str]:
+    """Return the topics that members subscribe to or are assigned."""
+    topics: set[str] = set()
+    for member in members:
+        topics.update(member.subscribed_topic_names)
+        topics.update(each.topic_name for each in member.assignment.topic_partitions)
+    return topics
 
 
 def _member(backend: Backend, member: ShareMemberDescription) -> wire.DescribedShareMember:
@@ -186,6 +208,7 @@ async def alter_share_group_offsets(
     backend: Backend, request: wire.AlterShareGroupOffsetsRequest, call: Call
 ) -> wire.AlterShareGroupOffsetsResponse:
     try:
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
         await _check_new_or_empty(backend, request.group_id)
     except AlpacaError as error:
         return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
@@ -200,6 +223,7 @@ async def delete_share_group_offsets(
     backend: Backend, request: wire.DeleteShareGroupOffsetsRequest, call: Call
 ) -> wire.DeleteShareGroupOffsetsResponse:
     try:
+        backend.broker.access.check_group(call.caller, Operation.DELETE, request.group_id)
         await _check_empty(backend, request.group_id)
     except AlpacaError as error:
         return wire.DeleteShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
@@ -207,7 +231,10 @@ async def delete_share_group_offsets(
     for topic in request.topics:
         await call.pause()
         failure: AlpacaError | None = None
+        topic_id = ZERO_UUID
         try:
+            backend.broker.access.check_topic(call.caller, Operation.READ, topic.topic_name)
+            topic_id = _topic_id(backend, topic.topic_name)
             backend.broker.topics.image.topic(topic.topic_name)
             await backend.broker.queues.delete(QueueId(request.group_id, topic.topic_name))
         except GroupIdNotFound:
@@ -217,7 +244,7 @@ async def delete_share_group_offsets(
         responses.append(
             wire.DeleteShareGroupOffsetsResponseTopic(
                 topic_name=topic.topic_name,
-                topic_id=_topic_id(backend, topic.topic_name),
+                topic_id=topic_id,
                 error_code=0 if failure is None else code_of(failure),
                 error_message=None if failure is None else text_of(failure),
             )
@@ -229,11 +256,15 @@ async def _described_group(
     backend: Backend, request: wire.DescribeShareGroupOffsetsRequestGroup, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseGroup:
     group = request.group_id
+    access = backend.broker.access
     try:
+        access.check_group(call.caller, Operation.DESCRIBE, group)
         await find_share_group(backend, group)
         described = []
         if request.topics is None:
             for name in await queue_topics(backend, group):
+                if not access.may_topic(call.caller, Operation.DESCRIBE, name):
+                    continue
                 described.append(await _described_topic(backend, group, name, None, call))
         else:
             for topic in await call.each_once(request.topics, lambda topic: topic.topic_name):
@@ -251,6 +282,18 @@ async def _described_topic(
     backend: Backend, group: str, name: str, wanted: Sequence[int] | None, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseTopic:
     """Return the requested partitions of a topic, or all that the group has used."""
+    if not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, name):
+        error = not_allowed(Operation.DESCRIBE, name)
+        return wire.DescribeShareGroupOffsetsResponseTopic(
+            topic_name=name,
+            topic_id=ZERO_UUID,
+            partitions=[
+                wire.DescribeShareGroupOffsetsResponsePartition(
+                    partition_index=index, error_code=code_of(error), error_message=text_of(error)
+                )
+                for index in wanted or ()
+            ],
+        )
     try:
         stats = (await backend.broker.queues.describe(QueueId(group, name))).partitions
     except (GroupIdNotFound, UnknownTopic):
@@ -291,9 +334,12 @@ async def _altered(
 ) -> wire.AlterShareGroupOffsetsResponseTopic:
     failures: dict[int, AlpacaError] = {}
     offsets: dict[int, int] = {}
+    is_allowed = backend.broker.access.may_topic(call.caller, Operation.READ, topic.topic_name)
     for each in topic.partitions:
         await call.pause()
         try:
+            if not is_allowed:
+                raise not_allowed(Operation.READ, topic.topic_name)
             await _check_offset(backend, topic.topic_name, each)
             offsets[each.partition_index] = each.start_offset
         except AlpacaError as error:
@@ -315,7 +361,9 @@ async def _altered(
             )
         )
     return wire.AlterShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name, topic_id=_topic_id(backend, topic.topic_name), partitions=altered
+        topic_name=topic.topic_name,
+        topic_id=_topic_id(backend, topic.topic_name) if is_allowed else ZERO_UUID,
+        partitions=altered,
     )
 
 

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.api.kafka.operations import group_operations
+from alpacamq.api.kafka.operations import (
+    check_described,
+    check_group_topics,
+    group_operations,
+    may_create,
+    not_allowed,
+)
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.streams.messages import (
     Endpoint,
@@ -19,7 +25,9 @@ from alpacamq.coordinator.streams.messages import (
     Topology,
 )
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest, StreamsInvalidTopology
+from alpacamq.model.ids import TopicName
 from alpacamq.protocol.messages import streams as wire
+from alpacamq.security.acls import Operation
 
 # Entries of a list in a request, and of all lists of a topology.
 _MAX_ENTRIES = 10_000
@@ -30,7 +38,10 @@ async def streams_group_heartbeat(
     backend: Backend, request: wire.StreamsGroupHeartbeatRequest, call: Call
 ) -> wire.StreamsGroupHeartbeatResponse:
     try:
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
         asked = _asked(request, call)
+        if asked.topology is not None:
+            await _check_topology(backend, asked.topology, call)
         reply = await backend.broker.groups.ask_here(asked)
     except AlpacaError as error:
         return wire.StreamsGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
@@ -42,9 +53,28 @@ async def streams_group_describe(
 ) -> wire.StreamsGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(backend, request, group))
+        groups.append(await _described(backend, request, group, call))
         await call.pause()
     return wire.StreamsGroupDescribeResponse(groups=groups)
+
+
+async def _check_topology(backend: Backend, topology: Topology, call: Call) -> None:
+    """Raise TopicNotAuthorized for topics that the client may not know of, or may not have created."""
+    await check_described(backend, call, _topics_of(topology))
+    access, known = backend.broker.access, backend.broker.topics.image.topics
+    for each in topology.subtopologies:
+        for topic in each.internal_topics:
+            await call.pause()
+            if TopicName(topic.name) not in known and not may_create(access, call.caller, topic.name):
+                raise not_allowed(Operation.CREATE, topic.name)
+
+
+def _topics_of(topology: Topology) -> set[str]:
+    topics: set[str] = set()
+    for each in topology.subtopologies:
+        topics.update(each.source_topics, each.repartition_sink_topics)
+        topics.update(topic.name for topic in each.internal_topics)
+    return topics
 
 
 def _asked(request: wire.StreamsGroupHeartbeatRequest, call: Call) -> StreamsHeartbeatRequest:
@@ -219,12 +249,15 @@ def _partitions(by_topic: Mapping[str, tuple[int, ...]]) -> list[wire.EndpointTo
 
 
 async def _described(
-    backend: Backend, request: wire.StreamsGroupDescribeRequest, group: str
+    backend: Backend, request: wire.StreamsGroupDescribeRequest, group: str, call: Call
 ) -> wire.DescribedStreamsGroup:
     try:
+        backend.broker.access.check_group(call.caller, Operation.DESCRIBE, group)
         found = await backend.broker.groups.ask_here(DescribeRequest(group=group))
         if not isinstance(found, StreamsGroupDescription):
             raise GroupIdNotFound(f"group {group!r} is not a streams group")
+        if found.topology is not None:
+            await check_group_topics(backend, call, _topics_of(found.topology))
     except AlpacaError as error:
         return wire.DescribedStreamsGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -236,7 +269,9 @@ async def _described(
         assignment_epoch=found.assignment_epoch,
         topology=None if found.topology is None else _described_topology(found.topology),
         members=[_member(member) for member in found.members],
-        authorized_operations=group_operations(asked=request.include_authorized_operations),
+        authorized_operations=group_operations(
+            backend, call, group, asked=request.include_authorized_operations
+        ),
     )
 
 

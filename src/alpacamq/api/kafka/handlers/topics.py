@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import may_create, not_allowed
 from alpacamq.cluster.placement import default_replication_factor
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplicaAssignment, InvalidRequest, UnknownTopicId
 from alpacamq.model.topics import Topic, check_topic_name
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -24,6 +26,7 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from alpacamq.security.acls import Operation
 
 from .configs import check_settings_count, source_of
 
@@ -39,8 +42,10 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
         try:
             if named[topic.name] > 1:
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
+            if not may_create(backend.broker.access, call.caller, topic.name):
+                raise not_allowed(Operation.CREATE, topic.name)
             created = await _create(backend, topic, dry_run=request.validate_only)
-            results.append(_created(backend, created, _replication_factor(backend, created, topic)))
+            results.append(_created(backend, created, _replication_factor(backend, created, topic), call))
         except AlpacaError as error:
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
@@ -58,7 +63,8 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
         name = entry.name
         try:
             if name is None:
-                name = _name_of(backend, entry)
+                name = _name_of(backend, entry, call)
+            backend.broker.access.check_topic(call.caller, Operation.DELETE, name)
             backend.broker.topics.image.topic(name)  # such names usually do not exist
             topic = await backend.broker.topics.delete(name)
             results.append(DeletableTopicResult(name=name, topic_id=topic.id))
@@ -81,6 +87,7 @@ async def create_partitions(
     for entry in request.topics:
         await call.pause()
         try:
+            backend.broker.access.check_topic(call.caller, Operation.ALTER, entry.name)
             backend.broker.topics.image.topic(entry.name)
             await backend.broker.topics.grow(
                 entry.name,
@@ -143,7 +150,13 @@ def _check_count(backend: Backend, assigned: Sequence[object]) -> None:
         )
 
 
-def _created(backend: Backend, topic: Topic, replication_factor: int) -> CreatableTopicResult:
+def _created(backend: Backend, topic: Topic, replication_factor: int, call: Call) -> CreatableTopicResult:
+    if not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE_CONFIGS, topic.name):
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic.id,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id,
@@ -166,7 +179,9 @@ def _replication_factor(backend: Backend, topic: Topic, wanted: CreatableTopic) 
     return default_replication_factor(image) if wanted.replication_factor < 1 else wanted.replication_factor
 
 
-def _name_of(backend: Backend, entry: DeleteTopicState) -> str:
-    if (topic := backend.broker.topics.image.topic_by_id(entry.topic_id)) is None:
+def _name_of(backend: Backend, entry: DeleteTopicState, call: Call) -> str:
+    """Return the name of a topic with this id. The answer is the same if the client may not know of it."""
+    topic = backend.broker.topics.image.topic_by_id(entry.topic_id)
+    if topic is None or not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, topic.name):
         raise UnknownTopicId(f"unknown topic id {entry.topic_id}")
     return topic.name

@@ -15,12 +15,19 @@ from alpacamq.coordinator.transactions.transaction import (
     TransactionState,
     VerifyPartitions,
 )
-from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, ProducerFenced
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidGroupId,
+    InvalidRequest,
+    ProducerFenced,
+    TransactionalIdNotAuthorized,
+)
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import TRANSACTIONS_TOPIC
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import transactions as wire
 from alpacamq.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from alpacamq.security.acls import Operation, ResourceType
 
 NO_PRODUCER = ProducerIdentity(-1, -1)
 
@@ -48,10 +55,14 @@ _STATES: Mapping[str, TransactionState] = {name: state for state, name in STATE_
 async def init_producer_id(
     backend: Backend, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
+    access = backend.broker.access
     try:
         if request.transactional_id is None:
+            if not access.may_any(call.caller, Operation.WRITE, ResourceType.TOPIC):
+                access.check_cluster(call.caller, Operation.IDEMPOTENT_WRITE)
             producer = ProducerIdentity(await backend.broker.producer_ids.new(), 0)
         else:
+            _check_writable(backend, request.transactional_id, call)
             recovering = ProducerIdentity(request.producer_id, request.producer_epoch)
             asked = InitProducer(
                 transactional_id=request.transactional_id,
@@ -74,9 +85,17 @@ async def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return wire.AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=await _added(backend, alone, call)
-        )
+        try:
+            _check_writable(backend, alone.transactional_id, call)
+            added = await _added(backend, alone, call)
+        except TransactionalIdNotAuthorized as error:
+            added = await _refused(alone.topics, code_of(error), call)
+        return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=added)
+    try:
+        # Brokers send these versions, for their clients.
+        backend.broker.access.check_cluster(call.caller, Operation.CLUSTER_ACTION)
+    except AlpacaError as error:
+        return wire.AddPartitionsToTxnResponse(error_code=code_of(error))
     results = []
     for each in request.transactions:
         await call.pause()
@@ -92,6 +111,8 @@ async def add_offsets_to_txn(
     backend: Backend, request: wire.AddOffsetsToTxnRequest, call: Call
 ) -> wire.AddOffsetsToTxnResponse:
     try:
+        _check_writable(backend, request.transactional_id, call)
+        backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
         if not request.group_id:
             raise InvalidGroupId("group id must not be empty")
         asked = AddPartitions(
@@ -113,6 +134,7 @@ async def end_txn(backend: Backend, request: wire.EndTxnRequest, call: Call) -> 
         protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
     )
     try:
+        _check_writable(backend, request.transactional_id, call)
         producer = await backend.broker.transactions.end_here(asked)
     except AlpacaError as error:
         return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
@@ -123,13 +145,15 @@ async def write_txn_markers(
     backend: Backend, request: wire.WriteTxnMarkersRequest, call: Call
 ) -> wire.WriteTxnMarkersResponse:
     markers = []
+    refusal = _marker_refusal(backend, call)
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
             partitions = []
             for index in topic.partition_indexes:
                 await call.pause()
-                code = await _marked(backend, marker, TopicPartition(TopicName(topic.name), index))
+                partition = TopicPartition(TopicName(topic.name), index)
+                code = refusal or await _marked(backend, marker, partition)
                 partitions.append(
                     wire.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
                 )
@@ -145,7 +169,7 @@ async def describe_transactions(
 ) -> wire.DescribeTransactionsResponse:
     states = []
     for each in await call.each_once(request.transactional_ids, str):
-        states.append(await _described(backend, each))
+        states.append(await _described(backend, each, call))
         await call.pause()
     return wire.DescribeTransactionsResponse(transaction_states=states)
 
@@ -171,6 +195,10 @@ async def list_transactions(
     listed = []
     for each in found:
         await call.pause()
+        if not backend.broker.access.may(
+            call.caller, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id
+        ):
+            continue
         listed.append(
             wire.ListedTransaction(
                 transactional_id=each.transactional_id,
@@ -199,22 +227,55 @@ async def describe_producers(
     return wire.DescribeProducersResponse(topics=topics)
 
 
+def _check_writable(backend: Backend, transactional_id: str, call: Call) -> None:
+    """Raise TransactionalIdNotAuthorized unless the client may use a transactional id."""
+    backend.broker.access.check_transactional_id(call.caller, Operation.WRITE, transactional_id)
+
+
+def _marker_refusal(backend: Backend, call: Call) -> ErrorCode:
+    """Return the error of a client that may not write markers, NONE if it may."""
+    access = backend.broker.access
+    if access.may_cluster(call.caller, Operation.ALTER):  # to end transactions whose producers are lost
+        return ErrorCode.NONE
+    try:
+        access.check_cluster(call.caller, Operation.CLUSTER_ACTION)
+    except AlpacaError as error:
+        return code_of(error)
+    return ErrorCode.NONE
+
+
+async def _refused(
+    topics: Sequence[wire.TransactionTopic], code: ErrorCode, call: Call
+) -> list[wire.AddPartitionsToTxnTopicResult]:
+    partitions = {
+        TopicPartition(TopicName(topic.name), index): code for topic in topics for index in topic.partitions
+    }
+    return await _results(topics, partitions, call)
+
+
 async def _added(
     backend: Backend, wanted: wire.AddPartitionsToTxnTransaction, call: Call
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
     """Add or verify the partitions of a producer, all or none; return a result for each."""
     codes: dict[TopicPartition, ErrorCode] = {}
-    any_unknown = False
+    any_refused = False
+    access = backend.broker.access
+    # In later versions, the broker that asks has checked the rights of its client.
+    is_broker = call.version >= _BATCHED_FROM
     for topic in wanted.topics:
         await call.pause()
+        is_allowed = is_broker or access.may_topic(call.caller, Operation.WRITE, topic.name)
         for index in topic.partitions:
             await call.pause()
-            is_known = backend.broker.topics.exists(topic.name.encode(), index)
-            any_unknown |= not is_known
-            codes[TopicPartition(TopicName(topic.name), index)] = (
-                ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-    if any_unknown:
+            if not is_allowed:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif not backend.broker.topics.exists(topic.name.encode(), index):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                code = ErrorCode.OPERATION_NOT_ATTEMPTED
+            any_refused |= code is not ErrorCode.OPERATION_NOT_ATTEMPTED
+            codes[TopicPartition(TopicName(topic.name), index)] = code
+    if any_refused:
         return await _results(wanted.topics, codes, call)
     partitions = tuple(codes)
     producer = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
@@ -278,6 +339,7 @@ async def _producers_of(
     backend: Backend, name: str, index: int, call: Call
 ) -> wire.DescribeProducersPartitionResult:
     try:
+        backend.broker.access.check_topic(call.caller, Operation.READ, name)
         partition = backend.broker.topics.partition(name, index)
     except AlpacaError as error:
         return wire.DescribeProducersPartitionResult(
@@ -299,8 +361,10 @@ async def _producers_of(
     return wire.DescribeProducersPartitionResult(partition_index=index, active_producers=producers)
 
 
-async def _described(backend: Backend, transactional_id: str) -> wire.DescribedTransaction:
+async def _described(backend: Backend, transactional_id: str, call: Call) -> wire.DescribedTransaction:
+    access = backend.broker.access
     try:
+        access.check_transactional_id(call.caller, Operation.DESCRIBE, transactional_id)
         known = await backend.broker.transactions.ask_here(
             DescribeTransaction(transactional_id=transactional_id)
         )
@@ -313,7 +377,11 @@ async def _described(backend: Backend, transactional_id: str) -> wire.DescribedT
         transaction_start_time_ms=_or_none(known.started_ms),
         producer_id=known.producer.producer_id,
         producer_epoch=known.producer.epoch,
-        topics=_by_topic(known.partitions),
+        topics=_by_topic(
+            partition
+            for partition in known.partitions
+            if access.may_topic(call.caller, Operation.DESCRIBE, partition.topic)
+        ),
     )
 
 

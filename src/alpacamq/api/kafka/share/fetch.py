@@ -10,7 +10,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import topic_refusal
 from alpacamq.api.kafka.turns import Work
+from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
@@ -32,14 +34,20 @@ from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.protocol.messages.share import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import AcquiredRange, PartitionShared
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, ShareTerms, Start
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi
 
 from .sessions import PartitionKey, ShareSession
 
 
-def find_shared(broker: Broker, topic_id: TopicId, index: int) -> Partition:
-    """Return a partition that may be shared; raise an error for any other."""
+def find_shared(broker: Broker, caller: Caller, topic_id: TopicId, index: int) -> Partition:
+    """Return a partition that may be shared with a client; raise an error for any other."""
+    access, image = broker.access, broker.topics.image
+    if access.limits(caller):
+        refusal = topic_refusal(access, caller, Operation.READ, topic_id.bytes, image, by_id=True)
+        if refusal is not None:
+            raise refusal
     if (partition := broker.topics.find(topic_id.bytes, index)) is None:
         raise broker.topics.absence(topic_id.bytes, index)
     if partition.identity.topic in INTERNAL_TOPICS:
@@ -185,12 +193,14 @@ class SharedFetch:
     def __init__(
         self,
         broker: Broker,
+        caller: Caller,
         session: ShareSession,
         request: ShareFetchRequest,
         config: ShareConfig,
         work: Work,
     ) -> None:
         self._broker = broker
+        self._caller = caller
         self._work = work
         self._session = session
         self._group, self._member_id = session.key
@@ -239,7 +249,7 @@ class SharedFetch:
             await self._work.pause()
             taken = self._taken.setdefault(key, Taken(key))
             try:
-                sources.setdefault(key[0], []).append(find_shared(self._broker, *key))
+                sources.setdefault(key[0], []).append(find_shared(self._broker, self._caller, *key))
                 taken.error = None
             except AlpacaError as error:
                 taken.error = error
@@ -327,9 +337,14 @@ class SharedFetch:
         taken.acquired = []
         taken.error = None  # an error after some records does not hold those back
         try:
-            partition = find_shared(self._broker, *taken.key)
+            self._broker.access.check_group(self._caller, Operation.READ, self._group)
+            partition = find_shared(self._broker, self._caller, *taken.key)
         except AlpacaError as error:
-            taken.error = error  # deleted meanwhile, and its queues with it
+            # Deleted meanwhile, and its queues with it; or the client has lost the right to it.
+            taken.error = error
+            topic_id, index = taken.key
+            if (refused := self._broker.topics.find(topic_id.bytes, index)) is not None:
+                await self._settle(refused, acquired, Action.RELEASE_UNSEEN)
             return
         begin = next(
             (place for place, entry in enumerate(acquired) if entry.offset >= partition.start_offset),

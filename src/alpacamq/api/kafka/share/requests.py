@@ -13,6 +13,7 @@ from alpacamq.api.kafka.brokers import BrokerNode, hinted_nodes, leader_hint
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.outbox import Piece
 from alpacamq.api.kafka.turns import Work
+from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.queue.service import Queues
@@ -40,6 +41,7 @@ from alpacamq.protocol.share_fetch_codec import (
     encode_share_fetch_response_in_slices,
 )
 from alpacamq.queues.messages import Action, QueueId, Settlement
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.tracing import ClientApi
 
 from .fetch import SharedFetch, Taken, find_shared
@@ -213,7 +215,7 @@ class ShareRequests:
             del frame
             connection.free_frame()
             try:
-                response = await self._acknowledged(header, request, work)
+                response = await self._acknowledged(connection.caller, header, request, work)
             except AlpacaError as error:
                 response = ShareAcknowledgeResponse(error_code=code_of(error), error_message=text_of(error))
             body = await work.run(encode_in_slices(response, header.api_version))
@@ -227,6 +229,7 @@ class ShareRequests:
         self, connection: "Connection", header: RequestHeader, request: ShareFetchRequest, work: Work
     ) -> list[Piece]:
         key = _session_key(request.group_id, request.member_id)
+        self._broker.access.check_group(connection.caller, Operation.READ, key[0])
         await work.run(check_count(request.topics))
         epoch = request.share_session_epoch
         if epoch == FINAL_EPOCH:
@@ -237,13 +240,15 @@ class ShareRequests:
         else:
             config = await self._terms(key)
             session = self._session(connection, key, request)
-        verdicts = await self._settle(header, key, request.topics, config, work)
+        verdicts = await self._settle(connection.caller, header, key, request.topics, config, work)
         taken: list[Taken] = []
         if epoch == FINAL_EPOCH:
             await self._close(session)
         elif request.max_records > 0 and not request.is_renew_ack:
-            taken = await SharedFetch(self._broker, session, request, config, work).run()
+            taken = await SharedFetch(self._broker, connection.caller, session, request, config, work).run()
         try:
+            # The right may have been removed while the fetch waited.
+            self._broker.access.check_group(connection.caller, Operation.READ, key[0])
             nodes = self._nodes([*verdicts.values(), *(part.error for part in taken)])
             return await work.run(
                 _response(header, config, verdicts, taken, max(request.batch_size, 1), nodes)
@@ -254,9 +259,10 @@ class ShareRequests:
             raise
 
     async def _acknowledged(
-        self, header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
+        self, caller: Caller, header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
     ) -> ShareAcknowledgeResponse:
         key = _session_key(request.group_id, request.member_id)
+        self._broker.access.check_group(caller, Operation.READ, key[0])
         await work.run(check_count(request.topics))
         epoch = request.share_session_epoch
         if epoch == INITIAL_EPOCH:
@@ -266,7 +272,7 @@ class ShareRequests:
         if epoch != FINAL_EPOCH:
             session = self._sessions.proceed(key, epoch, now)
         config = await self._config(key)
-        verdicts = await self._settle(header, key, request.topics, config, work)
+        verdicts = await self._settle(caller, header, key, request.topics, config, work)
         if epoch == FINAL_EPOCH:
             await self._close(session)
         return ShareAcknowledgeResponse(
@@ -338,6 +344,7 @@ class ShareRequests:
 
     async def _settle(
         self,
+        caller: Caller,
         header: RequestHeader,
         member: SessionKey,
         topics: Sequence[ShareTopic],
@@ -355,7 +362,7 @@ class ShareRequests:
                 try:
                     may_renew = header.api_version >= _RENEWALS_FROM
                     await work.run(check_batches(each.acknowledgement_batches, may_renew=may_renew))
-                    partition = find_shared(self._broker, topic.topic_id, each.partition_index)
+                    partition = find_shared(self._broker, caller, topic.topic_id, each.partition_index)
                     error = await settle(
                         self._broker.queues,
                         QueueId(member[0], partition.identity.topic),

@@ -1,0 +1,294 @@
+"""Access rules over the Kafka API: requests that change them, and what clients see without a right."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.model.records import Record, write_batch
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from alpacamq.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
+
+from .share_member import Member, publish
+from .wire import Wire, versions, wired
+
+ANY = 1
+WAIT_S = 20.0
+ON_TOPIC = {Operation.READ, Operation.DESCRIBE}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured_broker(tmp_path_factory.mktemp("acls")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: SecuredBroker) -> SecuredBroker:
+    """A broker without rules."""
+    shared.revoke()
+    return shared
+
+
+@pytest.fixture
+def made(broker: SecuredBroker, topic: str) -> str:
+    """A topic of the test's own."""
+    broker.call(broker.broker.topics.create(topic, partitions=1))
+    return topic
+
+
+@pytest.fixture
+def alice(broker: SecuredBroker) -> Iterator[Wire]:
+    """A client that may do what rules allow."""
+    with wired(broker.addresses[ALICE]) as wire:
+        yield wire
+
+
+@pytest.fixture
+def admin(broker: SecuredBroker) -> Iterator[Wire]:
+    """A client that may do everything."""
+    with wired(broker.addresses[ADMIN]) as wire:
+        yield wire
+
+
+def creation(name: str, *, kind: int = ResourceType.TOPIC, operation: int = Operation.READ) -> AclCreation:
+    return AclCreation(
+        resource_type=kind,
+        resource_name=name,
+        principal="User:alice",
+        host="*",
+        operation=operation,
+        permission_type=Permission.ALLOW,
+    )
+
+
+def everything() -> DescribeAclsRequest:
+    return DescribeAclsRequest(
+        resource_type_filter=ANY, pattern_type_filter=ANY, operation=ANY, permission_type=ANY
+    )
+
+
+@pytest.mark.parametrize("version", versions(CreateAclsRequest))
+def test_rules_are_created_described_and_deleted(admin: Wire, topic: str, version: int) -> None:
+    (created,) = admin.ask(CreateAclsRequest(creations=[creation(topic)]), version).results
+    assert created.error_code == 0
+    (resource,) = admin.ask(everything(), version).resources
+    assert (resource.resource_type, resource.resource_name) == (ResourceType.TOPIC, topic)
+    (described,) = resource.acls
+    assert (described.principal, described.host) == ("User:alice", "*")
+    assert (described.operation, described.permission_type) == (Operation.READ, Permission.ALLOW)
+    wanted = DeleteAclsFilter(
+        resource_type_filter=ResourceType.TOPIC,
+        resource_name_filter=topic,
+        pattern_type_filter=PatternType.MATCH,
+        operation=ANY,
+        permission_type=ANY,
+    )
+    (deleted,) = admin.ask(DeleteAclsRequest(filters=[wanted]), version).filter_results
+    assert [each.resource_name for each in deleted.matching_acls] == [topic]
+    assert admin.ask(everything(), version).resources == []
+
+
+def test_an_invalid_rule_does_not_keep_the_others_from_being_created(admin: Wire, topic: str) -> None:
+    asked = CreateAclsRequest(
+        creations=[
+            creation(topic),
+            creation(topic, kind=99),
+            creation("not-the-cluster", kind=ResourceType.CLUSTER, operation=Operation.ALTER),
+            creation(topic, operation=Operation.CLUSTER_ACTION),
+            creation(""),
+        ]
+    )
+    results = admin.ask(asked).results
+    assert [each.error_code for each in results] == [0, *[ErrorCode.INVALID_REQUEST] * 4]
+    assert all(each.error_message for each in results[1:])
+    assert [each.resource_name for each in admin.ask(everything()).resources] == [topic]
+
+
+def test_an_invalid_filter_does_not_keep_the_others_from_being_applied(admin: Wire, topic: str) -> None:
+    admin.ask(CreateAclsRequest(creations=[creation(topic)]))
+    filters = [
+        DeleteAclsFilter(resource_type_filter=0, operation=ANY, permission_type=ANY),
+        DeleteAclsFilter(
+            resource_type_filter=ANY, pattern_type_filter=ANY, operation=ANY, permission_type=ANY
+        ),
+    ]
+    wrong, right = admin.ask(DeleteAclsRequest(filters=filters)).filter_results
+    assert (wrong.error_code, len(right.matching_acls)) == (ErrorCode.INVALID_REQUEST, 1)
+
+
+def test_an_invalid_description_of_rules_is_refused(admin: Wire) -> None:
+    asked = DescribeAclsRequest(
+        resource_type_filter=ANY, pattern_type_filter=ANY, operation=77, permission_type=ANY
+    )
+    assert admin.ask(asked).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_rule_that_denies_wins(broker: SecuredBroker, alice: Wire, made: str) -> None:
+    broker.create(
+        rule(Operation.DESCRIBE, ResourceType.TOPIC, made[:5], PatternType.PREFIXED),
+        rule(Operation.DESCRIBE, ResourceType.TOPIC, made, permission=Permission.DENY),
+    )
+    (denied,) = alice.ask(MetadataRequest(topics=[MetadataRequestTopic(name=made)])).topics
+    assert denied.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    broker.revoke(AclFilter(permission=Permission.DENY))
+    (allowed,) = alice.ask(MetadataRequest(topics=[MetadataRequestTopic(name=made)])).topics
+    assert allowed.error_code == 0
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_forbidden_topic_looks_like_a_missing_one_in_metadata(alice: Wire, made: str, version: int) -> None:
+    names = [made, "missing"]
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], include_topic_authorized_operations=True
+    )
+    forbidden, missing = alice.ask(asked, version).topics
+    assert forbidden.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert forbidden == msgspec.structs.replace(missing, name=made)
+
+
+def test_the_id_of_a_forbidden_topic_looks_like_an_unknown_one(
+    broker: SecuredBroker, alice: Wire, made: str
+) -> None:
+    topic_id = broker.broker.topics.image.topic(made).id
+    ids = [topic_id, uuid4()]
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=each) for each in ids])
+    forbidden, missing = alice.ask(asked).topics
+    assert (forbidden.error_code, forbidden.name) == (ErrorCode.UNKNOWN_TOPIC_ID, missing.name)
+    for ask in (fetched, produced):
+        assert [ask(alice, each) for each in ids] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
+    # A client that may describe the topic knows that it exists, and why it cannot read.
+    broker.allow(Operation.DESCRIBE, ResourceType.TOPIC, made)
+    assert fetched(alice, topic_id) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_only_permitted_operations_are_returned(broker: SecuredBroker, alice: Wire, made: str) -> None:
+    for operation in ON_TOPIC:
+        broker.allow(operation, ResourceType.TOPIC, made)
+    asked = MetadataRequest(
+        topics=[MetadataRequestTopic(name=made)], include_topic_authorized_operations=True
+    )
+    (topic,) = alice.ask(asked).topics
+    assert topic.topic_authorized_operations == sum(1 << operation for operation in ON_TOPIC)
+    asked = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
+    assert alice.ask(asked, 10).cluster_authorized_operations == 0
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_right_removed_during_a_fetch_delivers_nothing(
+    broker: SecuredBroker,
+    alice: Wire,
+    admin: Wire,
+    made: str,
+    by_id: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    waits = threading.Event()
+    watch = Partition.watch
+
+    def watched(partition: Partition, key: object, wake: Callable[[int], None]) -> None:
+        watch(partition, key, wake)
+        waits.set()
+
+    monkeypatch.setattr(Partition, "watch", watched)
+    key = broker.broker.topics.image.topic(made).id if by_id else made
+    version = 17 if by_id else 12
+    alice.send(fetching(key, max_wait_ms=60_000), version)
+    assert waits.wait(WAIT_S)
+    broker.revoke()
+    publish(admin, made, b"secret")
+    (part,) = alice.receive(FetchRequest, version).responses[0].partitions
+    expected = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (part.error_code, bytes(part.records or b"")) == (expected, b"")
+
+
+def test_a_right_removed_during_a_share_fetch_delivers_nothing_and_keeps_the_record(
+    broker: SecuredBroker, alice: Wire, admin: Wire, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    broker.allow(Operation.READ, ResourceType.GROUP, made)
+    waits = threading.Event()
+    wait_for_messages = broker.broker.queues.wait_for_messages
+
+    async def waiting(*args: Any) -> None:
+        waits.set()
+        await wait_for_messages(*args)
+
+    member = Member(alice, made, made).join()
+    member.fetch(0)
+    monkeypatch.setattr(broker.broker.queues, "wait_for_messages", waiting)
+    member.send_fetch(max_wait_ms=2_000)
+    assert waits.wait(WAIT_S)
+    broker.revoke(AclFilter(resource_type=ResourceType.TOPIC))
+    publish(admin, made, b"secret")
+    (part,) = member.receive_fetch().responses[0].partitions
+    assert (part.error_code, bytes(part.records or b"")) == (ErrorCode.UNKNOWN_TOPIC_ID, b"")
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    got = member.fetch(max_wait_ms=10_000)[0]
+    assert (got.values, got.ranges) == ([b"secret"], [(0, 0, 1)])
+
+
+def test_the_right_to_the_group_removed_during_a_share_fetch_ends_it(
+    broker: SecuredBroker, alice: Wire, admin: Wire, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    broker.allow(Operation.READ, ResourceType.GROUP, made)
+    member = Member(alice, made, made).join()
+    member.fetch(0)
+    waits = threading.Event()
+    wait_for_messages = broker.broker.queues.wait_for_messages
+
+    async def waiting(*args: Any) -> None:
+        waits.set()
+        await wait_for_messages(*args)
+
+    monkeypatch.setattr(broker.broker.queues, "wait_for_messages", waiting)
+    member.send_fetch(max_wait_ms=60_000)
+    assert waits.wait(WAIT_S)
+    broker.revoke(AclFilter(resource_type=ResourceType.GROUP))
+    publish(admin, made, b"secret")
+    response = member.receive_fetch()
+    assert response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert not response.responses
+
+
+def fetching(key: UUID | str, max_wait_ms: int = 0) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = (
+        FetchTopic(topic_id=key, partitions=[wanted])
+        if isinstance(key, UUID)
+        else FetchTopic(topic=key, partitions=[wanted])
+    )
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[topic])
+
+
+def fetched(wire: Wire, topic_id: UUID) -> int:
+    """Return the error of a fetch by id."""
+    code: int = wire.ask(fetching(topic_id)).responses[0].partitions[0].error_code
+    return code
+
+
+def produced(wire: Wire, topic_id: UUID) -> int:
+    """Return the error of a batch for a topic by id."""
+    data = PartitionProduceData(index=0, records=bytes(write_batch([Record(0, 0, b"k", b"v")])))
+    request = ProduceRequest(
+        acks=1, timeout_ms=5000, topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[data])]
+    )
+    code: int = wire.ask(request).responses[0].partition_responses[0].error_code
+    return code
