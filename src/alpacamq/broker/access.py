@@ -75,6 +75,8 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     super_users: tuple[Principal, ...] = ()
     # Users of the configuration; they come before those of the metadata.
     users: Mapping[str, User] = {}
+    # How long a Kafka client is served before it has to authenticate again; 0 for ever.
+    session_lifetime_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,15 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
             "such as the first administrator. Only its owner may be able to read it.",
         ),
     ] = None
+    session_lifetime_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**31 - 1,
+            description="How long a Kafka connection is served after its client has authenticated. Then the "
+            "client has to authenticate again, on the same connection or a new one. 0: without limit.",
+        ),
+    ] = 0
 
 
 def check_security(config: SecurityConfig) -> None:
@@ -111,6 +120,7 @@ def security_settings(config: SecurityConfig) -> SecuritySettings:
         acls=config.acls,
         super_users=tuple(map(Principal.parse, config.super_users)),
         users={} if config.users_file is None else read_users(config.users_file),
+        session_lifetime_ms=config.session_lifetime_ms,
     )
 
 
