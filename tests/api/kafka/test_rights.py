@@ -23,11 +23,13 @@ from alpacamq.protocol.messages import groups as group_wire
 from alpacamq.protocol.messages import offsets as list_wire
 from alpacamq.protocol.messages import quorum as quorum_wire
 from alpacamq.protocol.messages import reassignments as reassignment_wire
+from alpacamq.protocol.messages import sasl as sasl_wire
 from alpacamq.protocol.messages import share as share_wire
 from alpacamq.protocol.messages import streams as streams_wire
 from alpacamq.protocol.messages import telemetry as telemetry_wire
 from alpacamq.protocol.messages import topics as topic_wire
 from alpacamq.protocol.messages import transactions as transaction_wire
+from alpacamq.protocol.messages import users as users_wire
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -607,6 +609,16 @@ REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
             ],
         )
     ),
+    (ApiKey.SASL_HANDSHAKE, ""): lambda _: Asked(sasl_wire.SaslHandshakeRequest(mechanism="PLAIN")),
+    (ApiKey.SASL_AUTHENTICATE, ""): lambda _: Asked(sasl_wire.SaslAuthenticateRequest()),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
+        users_wire.DescribeUserScramCredentialsRequest()
+    ),
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
+        users_wire.AlterUserScramCredentialsRequest(
+            deletions=[users_wire.ScramCredentialDeletion(name="nobody", mechanism=1)]
+        )
+    ),
     (ApiKey.DESCRIBE_QUORUM, ""): lambda _: Asked(quorum_wire.DescribeQuorumRequest()),
     (ApiKey.UPDATE_FEATURES, ""): lambda _: Asked(quorum_wire.UpdateFeaturesRequest()),
     (ApiKey.DESCRIBE_CLUSTER, ""): lambda _: Asked(cluster_wire.DescribeClusterRequest()),
@@ -746,6 +758,7 @@ EXPECTED: Mapping[tuple[ApiKey, str], set[int]] = {
     (ApiKey.HEARTBEAT, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.LEAVE_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.SYNC_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): {ErrorCode.RESOURCE_NOT_FOUND},
     (ApiKey.ELECT_LEADERS, ""): {ErrorCode.ELECTION_NOT_NEEDED},
     (ApiKey.UNREGISTER_BROKER, ""): {ErrorCode.BROKER_ID_NOT_REGISTERED},
     (ApiKey.SHARE_ACKNOWLEDGE, ""): {ErrorCode.INVALID_RECORD_STATE},
