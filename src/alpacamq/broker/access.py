@@ -46,8 +46,11 @@ from alpacamq.security.scram import (
     salted_password,
 )
 from alpacamq.security.users import User, made_up_credential
+from alpacamq.telemetry.logs import get_logger
 
 from .metadata.metadata import Metadata
+
+log = get_logger(__name__)
 
 # Hashing a password takes milliseconds of CPU; more at once would keep the event loop from it.
 PASSWORD_THREADS = 2
@@ -118,6 +121,8 @@ class Access:
         self._own_secret = secrets.token_bytes(32)
         self._known = _KnownPasswords()
         self._failures = FailureLimit(clock.monotonic)
+        # For metrics.
+        self.failed_logins = self.refused_logins = 0
         # When a key was last used on this broker, for its owner to see.
         self.last_use_ms: dict[str, int] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -243,11 +248,14 @@ class Access:
     def check_failures(self, host: str) -> None:
         """Raise RateLimited if an address has sent too many wrong passwords."""
         if self._failures.is_exceeded(host):
+            self.refused_logins += 1
             raise RateLimited("too many failed logins from this address; try again in a minute")
 
     def failed(self, host: str) -> None:
-        """Count a wrong password."""
+        """Count a wrong password or key."""
+        self.failed_logins += 1
         self._failures.count(host)
+        log.info("authentication_failed", host=host)
 
     def anonymous(self, host: str) -> Caller:
         """Return a client that has not said who it is."""

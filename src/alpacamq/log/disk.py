@@ -115,7 +115,7 @@ class SystemDisk:
         return os.listdir(path)  # noqa: PTH208 - only the names are needed
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(mode=0o750)
+        path.mkdir(mode=0o700)
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)

@@ -231,6 +231,16 @@ HANGING_TRANSACTIONS = _gauge(
     "Transactions open in a partition that no coordinator will end; they block read_committed consumers.",
 )
 
+FAILED_LOGINS = _counter(
+    "alpacamq_failed_logins_total", "Logins and requests with a wrong password or an unknown API key."
+)
+REFUSED_LOGINS = _counter(
+    "alpacamq_refused_logins_total", "Logins refused unchecked: too many from the address had failed."
+)
+USERS = _gauge("alpacamq_users", "Users of the cluster.")
+ACLS = _gauge("alpacamq_acls", "Access rules of the cluster.")
+API_KEYS = _gauge("alpacamq_api_keys", "API keys of the cluster.")
+
 ACTIVE_CONTROLLER = _gauge("alpacamq_active_controller", "1 on the node that is the controller, else 0.")
 CONTROLLER_CHANGES = _counter(
     "alpacamq_controller_changes_total", "Elections of a controller that this node has seen."

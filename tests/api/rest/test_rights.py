@@ -28,6 +28,7 @@ from alpacamq.security.acls import (
 )
 from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
+from alpacamq.telemetry.metrics import Metrics
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 PRODUCER = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0}
@@ -152,7 +153,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         data_directory=tmp_path,
         security=SecuritySettings(authentication=True, acls=True, super_users=(user("admin"),)),
     )
-    broker = Broker(settings)
+    broker = Broker(settings, metrics=Metrics())
     broker.open()
     running = asyncio.create_task(broker.run())
     api = Api(broker)
@@ -376,3 +377,11 @@ async def test_wrong_credentials_are_refused_with_a_challenge(
     assert answer.status == 401
     assert reason in json.loads(answer.body)["detail"]
     assert answer.headers[0][0] == "WWW-Authenticate"
+
+
+async def test_failed_logins_and_what_protects_the_cluster_are_metrics(api: Api) -> None:
+    await api.ask("GET", "/topics", authorization="Basic " + b64encode(b"bob:wrong").decode())
+    await api.grant((Operation.READ, TOPIC, "orders"))
+    text = (await api.ask("GET", "/metrics", authorization=ADMIN)).body.decode()
+    for line in ("alpacamq_failed_logins_total 1", "alpacamq_users 2", "alpacamq_acls 1"):
+        assert f"\n{line}\n" in text

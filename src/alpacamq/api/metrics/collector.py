@@ -422,7 +422,12 @@ async def collect_cluster(text: Exposition, broker: Broker) -> None:
 
 
 def _collect_metadata(text: Exposition, broker: Broker) -> None:
-    metadata = broker.metadata
+    metadata, access = broker.metadata, broker.access
+    text.one(m.FAILED_LOGINS, access.failed_logins)
+    text.one(m.REFUSED_LOGINS, access.refused_logins)
+    text.one(m.USERS, len(metadata.image.users))
+    text.one(m.ACLS, len(metadata.image.acls))
+    text.one(m.API_KEYS, len(metadata.image.api_keys))
     text.one(m.ACTIVE_CONTROLLER, int(metadata.is_controller))
     text.one(m.CONTROLLER_CHANGES, metadata.controller_changes)
     text.one(m.METADATA_TERM, metadata.quorum.term)
