@@ -266,7 +266,7 @@ class Http:
 
 def _in_flight(cluster: Cluster, amount: int) -> Failover:
     visibility_ms = cluster.visibility_ms
-    cluster.create(TOPIC, QUEUE_PARTITIONS)
+    cluster.create(TOPIC, QUEUE_PARTITIONS, **{"queue.max.in.flight": str(2 * amount + ACKED_BEFORE)})
     first = Http(cluster.server.http[1])
     first.poll("first", TOPIC, wait_ms=0)
     cluster.choose(QUEUES_TOPIC)
@@ -274,10 +274,12 @@ def _in_flight(cluster: Cluster, amount: int) -> Failover:
     _publish(cluster.server.address, TOPIC, amount + ACKED_BEFORE)
     apis = [Http(cluster.server.http[node_id]) for node_id in cluster.survivors]
     held: list[Any] = []
+    deadline = time.monotonic() + visibility_ms / 1000
     for api in cycle(apis):
         held += api.poll(group, TOPIC, wait_ms=1000, visibility_ms=visibility_ms, start="earliest")
         if len(held) == amount + ACKED_BEFORE:
             break
+        assert time.monotonic() < deadline, f"only {len(held)} messages were received"
     received_at = time.monotonic()
     confirmed: set[str] = set()
     unknown: set[str] = set()

@@ -12,7 +12,9 @@ from pathlib import Path
 from http_reference import http_reference
 
 from alpacamq.api.kafka.rights import rights_page
+from alpacamq.api.rest import rights as http_rights
 from alpacamq.api.rest.table import routes_page
+from alpacamq.api.sqs import rights as sqs_rights
 from alpacamq.cli import reference as alpacactl
 from alpacamq.cluster.broker_config import BROKER_NAMES
 from alpacamq.model.lanes import WEIGHTS, Lane
@@ -96,6 +98,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "broker-settings": broker_settings_page,
     "decisions": decisions_page,
+    "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
     "kafka-rights": rights_page,
     "metrics": metrics_page,
@@ -103,6 +106,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "options": options_page,
     "queue-states": queue_states_page,
     "replication-stories": replication_stories_page,
+    "sqs-rights": sqs_rights.rights_page,
     "topic-settings": topic_settings_page,
 }
 PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "reference" / "http.md": http_reference}

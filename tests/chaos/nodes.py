@@ -67,7 +67,9 @@ class ChaosNodes(Nodes):
         }
         secret = root / "secret"
         secret.write_text(SECRET)
-        self._settings = f'secret_file = "{secret}"\n\n[sqs]\nallow_anonymous = true\n{settings}'
+        # Addresses in network namespaces are not those of loopback.
+        opened = "" if network is None else "[security]\nallow_anonymous = true\n"
+        self._settings = f'secret_file = "{secret}"\n\n{opened}[sqs]\nallow_anonymous = true\n{settings}'
         ports = free_ports(4 * count)
         self._ports = {number: ports[4 * number - 4 : 4 * number] for number in range(1, count + 1)}
         self.listed = ",".join(

@@ -7,6 +7,7 @@ import pytest
 
 from alpacamq.cli.cluster_changes import bar, read_plan, spread
 from alpacamq.cli.parsing import UsageError
+from alpacamq.cluster.image import CURRENT_LEVEL
 from alpacamq.wire.cluster import ClusterPartition
 from tests.brokers import Broker
 
@@ -87,6 +88,12 @@ def test_preferred_leaders_are_elected_where_another_leads(ctl: Command, topic: 
     ctl.ok("topics", "create", topic)
     assert ctl.json("cluster", "elect") == []
     assert ctl.json("cluster", "elect", "--topic", topic) == []
+
+
+def test_the_level_of_a_new_cluster_is_the_highest(ctl: Command) -> None:
+    expected = {"before": CURRENT_LEVEL, "level": CURRENT_LEVEL, "supported": CURRENT_LEVEL}
+    assert ctl.json("cluster", "upgrade", "--dry-run") == expected
+    assert ctl.json("cluster", "upgrade") == expected
 
 
 @pytest.mark.parametrize(

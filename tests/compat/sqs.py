@@ -15,11 +15,11 @@ Sqs = Any
 Message = dict[str, Any]
 
 
-def client(address: str, *, secret: str = SECRET_ACCESS_KEY) -> Sqs:
+def client(address: str, *, secret: str = SECRET_ACCESS_KEY, region: str = REGION) -> Sqs:
     return boto3.client(
         "sqs",
         endpoint_url=f"http://{address}",
-        region_name=REGION,
+        region_name=region,
         aws_access_key_id=ACCESS_KEY_ID,
         aws_secret_access_key=secret,
         config=Config(read_timeout=READ_TIMEOUT_S),

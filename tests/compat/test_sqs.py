@@ -161,13 +161,13 @@ def test_concurrent_consumers_keep_the_order_within_groups(broker: Broker, sqs: 
 def test_signatures_are_checked_if_credentials_are_configured(new_broker: NewBroker) -> None:
     broker = new_broker(config=SIGNED)
     broker.start()
-    sqs = boto.client(broker.sqs_address)
+    sqs = boto.client(broker.sqs_address, region="eu-central-1")
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     assert url == f"http://{broker.sqs_address}/123456789012/q"
     sqs.send_message(QueueUrl=url, MessageBody="x")
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     assert arn == "arn:aws:sqs:eu-central-1:123456789012:q"
-    stranger = boto.client(broker.sqs_address, secret=SECRET_ACCESS_KEY[::-1])
+    stranger = boto.client(broker.sqs_address, secret=SECRET_ACCESS_KEY[::-1], region="eu-central-1")
     with pytest.raises(stranger.exceptions.ClientError, match="SignatureDoesNotMatch"):
         stranger.receive_message(QueueUrl=url)
 

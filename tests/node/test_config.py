@@ -40,6 +40,8 @@ def test_every_kind_of_value_is_read_from_a_file(tmp_path: Path) -> None:
             [kafka]
             listen = "[::]:9093"
             advertised = "broker.example.com:9092"
+            [security]
+            authentication = true
             [topics]
             auto_create = false
             [logging]
@@ -180,13 +182,29 @@ def test_sqs_needs_no_credentials_on_localhost(tmp_path: Path, host: str) -> Non
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "a.example"])  # noqa: S104
 def test_sqs_without_credentials_rejects_other_interfaces(tmp_path: Path, host: str) -> None:
     listen = f"[sqs]\nlisten = '{host}:9324'\n"
-    assert "set sqs.access_key_id and sqs.secret_access_key" in refusal(tmp_path, listen)
+    message = refusal(tmp_path, listen)
+    assert message.startswith(f"sqs.listen ({host}:9324) is reachable from other machines")
     for meant in (
         "allow_anonymous = true",
+        "[security]\nallow_anonymous = true",
+        "[security]\nauthentication = true",
         "access_key_id = 'id'\nsecret_access_key = 'secret'",
         "enabled = false",
     ):
         load(written(tmp_path, f"{listen}{meant}"), {}, {})
+
+
+@pytest.mark.parametrize("section", ["kafka", "http"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "a.example"])  # noqa: S104
+def test_other_interfaces_need_authentication(tmp_path: Path, section: str, host: str) -> None:
+    listen = f"[{section}]\nlisten = '{host}:9000'\n"
+    message = refusal(tmp_path, listen)
+    assert f"{section}.listen ({host}:9000) is reachable from other machines" in message
+    assert "security.authentication" in message
+    assert "security.allow_anonymous" in message
+    for meant in ("authentication = true", "allow_anonymous = true"):
+        load(written(tmp_path, f"{listen}[security]\n{meant}"), {}, {})
+    load(written(tmp_path, f"[{section}]\nlisten = 'localhost:9000'"), {}, {})
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ LEADERS = st.none() | st.tuples(FIXED["i"], FIXED["i"]).filter(lambda leader: le
 
 
 # Times of 64 bits.
-FAR_TIMES = {"log_append_time_ms", "retention_time_ms", "transaction_start_time_ms"}
+FAR_TIMES = {"log_append_time_ms", "retention_time_ms", "session_lifetime_ms", "transaction_start_time_ms"}
 # The judge knows no -1 here, though Kafka sends it where no transaction is open.
 NO_TIME_UNREADABLE = {"transaction_start_time_ms"}
 

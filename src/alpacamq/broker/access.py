@@ -75,6 +75,8 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     super_users: tuple[Principal, ...] = ()
     # Users of the configuration; they come before those of the metadata.
     users: Mapping[str, User] = {}
+    # How long a Kafka client is served before it has to authenticate again; 0 for ever.
+    session_lifetime_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +214,20 @@ class Access:
         secret = self._metadata.image.salt_secret or self._own_secret
         return made_up_credential(secret, mechanism, name)
 
-    async def log_in(self, name: str, password: str, host: str) -> Caller:
-        """Return the client that has sent this password. Raises AuthenticationFailed, RateLimited."""
+    def known_login(self, name: str, password: str, host: str) -> Caller | None:
+        """Return the client if its password was found right before; None if it has to be hashed."""
+        _, credential = self._for_password(name)
+        return Caller(user(name), host) if self._known.has(name, password, credential) else None
+
+    def _for_password(self, name: str) -> tuple[Mechanism, Credential]:
+        """Return the credential that a password is compared with."""
         known = self.user(name)
         mechanism = next(iter(known.credentials), Mechanism.SHA_256) if known else Mechanism.SHA_256
-        credential = self.credential(mechanism, name)
+        return mechanism, self.credential(mechanism, name)
+
+    async def log_in(self, name: str, password: str, host: str) -> Caller:
+        """Return the client that has sent this password. Raises AuthenticationFailed, RateLimited."""
+        mechanism, credential = self._for_password(name)
         if not self._known.has(name, password, credential):
             self.check_failures(host)
             if len(password.encode()) > MAX_PASSWORD_BYTES:

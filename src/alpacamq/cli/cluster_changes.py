@@ -1,4 +1,4 @@
-"""The verbs of `alpacactl cluster` that change it: drain, remove, reassign and elect."""
+"""The verbs of `alpacactl cluster` that change it: drain, remove, reassign, elect and upgrade."""
 
 import argparse
 import json
@@ -90,6 +90,13 @@ def add_to(
         "--cancel", action="store_true", help="cancel them: those of --file or --topic, or all"
     )
     _add_waiting(reassign)
+
+    upgrade = add_verb(
+        verbs, common, "upgrade", "use what all nodes know, after the last one was upgraded", _upgrade,
+        ["alpacactl cluster upgrade --dry-run", "alpacactl cluster upgrade"],
+    )  # fmt: skip
+    upgrade.add_argument("--dry-run", action="store_true", help="show the levels and change nothing")
+    add_confirmation(upgrade)
 
     elect = add_verb(
         verbs, common, "elect", "move leadership to preferred replicas", _elect,
@@ -349,6 +356,23 @@ def read_plan(path: Path) -> list[_Wanted]:
             f'{path} is not a plan: {error!r}; expected {{"partitions": [{{"topic": "orders", '
             '"partition": 0, "replicas": [1, 2, 3]}]}'
         ) from None
+
+
+def _upgrade(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.cluster import upgrade_cluster
+
+    with connect_http(parsed) as api:
+        found = upgrade_cluster(api, dry_run=True)
+        if found.level > found.before and not parsed.dry_run:
+            confirm(parsed, f"raise the cluster to level {found.level}; older versions cannot join any more")
+            found = upgrade_cluster(api, dry_run=False)
+    values: dict[str, Plain] = {
+        "before": found.before,
+        "level": found.before if parsed.dry_run else found.level,
+        "supported": found.supported,
+    }
+    table = Table(["BEFORE", "LEVEL", "SUPPORTED"], [[str(each) for each in values.values()]])
+    output.show(values, table)
 
 
 def _elect(parsed: argparse.Namespace, output: Output) -> None:

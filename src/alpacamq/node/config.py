@@ -41,7 +41,7 @@ from .sections import (
     check_sqs,
     check_tracing,
 )
-from .security import SecurityConfig, check_security
+from .security import SecurityConfig, check_listeners, check_security
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -404,6 +404,17 @@ def _assemble(values: Mapping[str, Any]) -> NodeConfig:
     return NodeConfig(**made)
 
 
+def _open_listeners(config: NodeConfig) -> Mapping[str, Address]:
+    """Return the listeners that need authentication if other machines can reach them, by their settings."""
+    listeners = {"kafka.listen": config.kafka.listen}
+    if config.http.enabled:
+        listeners["http.listen"] = config.http.listen
+    sqs = config.sqs
+    if sqs.enabled and not (sqs.access_key_id or sqs.allow_anonymous):
+        listeners["sqs.listen"] = sqs.listen
+    return listeners
+
+
 def _check_together(config: NodeConfig) -> None:
     """Reject combinations of values that are valid on their own but inconsistent."""
     kafka, topics = config.kafka, config.topics
@@ -422,6 +433,7 @@ def _check_together(config: NodeConfig) -> None:
     check_http("sqs", config.sqs)
     check_sqs(config.sqs)
     check_security(config.security)
+    check_listeners(config.security, _open_listeners(config))
     check_tracing(config.tracing)
 
 

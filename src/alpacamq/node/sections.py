@@ -1,6 +1,5 @@
 """Sections [http], [sqs], [delays], [metrics], [queues] and [tracing], and the checks of their values."""
 
-import ipaddress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -99,8 +98,8 @@ class SqsConfig(HttpApiConfig, frozen=True, kw_only=True):
     listen: Annotated[
         Address,
         Meta(
-            description="Address to listen on. An address reachable from other machines needs credentials "
-            "or allow_anonymous; port 0 selects a free port."
+            description="Address to listen on. An address reachable from other machines needs credentials, "
+            "security.authentication or allow_anonymous; port 0 selects a free port."
         ),
     ] = Address("127.0.0.1", 9324)
     access_key_id: Annotated[
@@ -143,23 +142,11 @@ def check_http(section: str, config: HttpApiConfig) -> None:
 
 
 def check_sqs(config: SqsConfig) -> None:
-    """Reject incomplete credentials, and unintended anonymous access from other machines."""
+    """Reject incomplete credentials."""
     if bool(config.access_key_id) != bool(config.secret_access_key):
         raise ConfigError(
             "sqs.access_key_id and sqs.secret_access_key must be set together: set both or neither"
         )
-    if config.enabled and not (config.access_key_id or config.allow_anonymous or _is_loopback(config.listen)):
-        raise ConfigError(
-            f"sqs.listen ({config.listen}) is reachable from other machines without credentials: "
-            "set sqs.access_key_id and sqs.secret_access_key, or sqs.allow_anonymous = true"
-        )
-
-
-def _is_loopback(address: Address) -> bool:
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return address.host.lower() == "localhost"
 
 
 class DelaysConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from alpacamq.broker.access import SecuritySettings
+from alpacamq.model.address import Address
 from alpacamq.model.errors import InvalidPrincipal
 from alpacamq.security.principals import Principal, check_user_name
 from alpacamq.security.scram import (
@@ -37,6 +39,13 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
             "a password or an API key."
         ),
     ] = False
+    allow_anonymous: Annotated[
+        bool,
+        Meta(
+            description="Whether listeners that other machines can reach may serve clients that do not "
+            "authenticate: anyone who can reach them may then read and delete everything."
+        ),
+    ] = False
     acls: Annotated[
         bool,
         Meta(
@@ -59,6 +68,15 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
             "such as the first administrator. Only its owner may be able to read it.",
         ),
     ] = None
+    session_lifetime_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**31 - 1,
+            description="How long a Kafka connection is served after its client has authenticated. Then the "
+            "client has to authenticate again, on the same connection or a new one. 0: without limit.",
+        ),
+    ] = 0
 
 
 def check_security(config: SecurityConfig) -> None:
@@ -74,6 +92,27 @@ def check_security(config: SecurityConfig) -> None:
         )
 
 
+def check_listeners(config: SecurityConfig, listeners: Mapping[str, Address]) -> None:
+    """Raise ConfigError if other machines can reach a listener without authentication."""
+    if config.authentication or config.allow_anonymous:
+        return
+    for setting, address in listeners.items():
+        if not is_loopback(address):
+            raise ConfigError(
+                f"{setting} ({address}) is reachable from other machines without authentication: set "
+                "security.authentication = true and create users with security.users_file, "
+                "or set security.allow_anonymous = true"
+            )
+
+
+def is_loopback(address: Address) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return address.host.lower() == "localhost"
+
+
 def security_settings(config: SecurityConfig) -> SecuritySettings:
     """Build the settings from the section; reads the users file."""
     return SecuritySettings(
@@ -81,6 +120,7 @@ def security_settings(config: SecurityConfig) -> SecuritySettings:
         acls=config.acls,
         super_users=tuple(map(Principal.parse, config.super_users)),
         users={} if config.users_file is None else read_users(config.users_file),
+        session_lifetime_ms=config.session_lifetime_ms,
     )
 
 

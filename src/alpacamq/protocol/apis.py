@@ -18,10 +18,12 @@ from .messages import (
     produce,
     quorum,
     reassignments,
+    sasl,
     streams,
     telemetry,
     topics,
     transactions,
+    users,
 )
 from .messages import cluster as api_versions
 from .messages import share as share_fetch
@@ -47,6 +49,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -65,6 +68,7 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -72,6 +76,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
@@ -155,6 +161,7 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, (0, 5)),
     _api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, (0, 6)),
     _api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, (0, 5)),
+    _api(ApiKey.SASL_HANDSHAKE, sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse, (0, 1)),
     _api(ApiKey.API_VERSIONS, api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, (0, 4)),
     _api(ApiKey.CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse, (2, 7)),
     _api(ApiKey.DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse, (1, 6)),
@@ -179,6 +186,7 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.ALTER_REPLICA_LOG_DIRS,
          cluster.AlterReplicaLogDirsRequest, cluster.AlterReplicaLogDirsResponse, (1, 2)),
     _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
+    _api(ApiKey.SASL_AUTHENTICATE, sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse, (0, 2)),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (0, 2)),
     _api(ApiKey.ELECT_LEADERS,
@@ -193,6 +201,10 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          (0, 0)),
     _api(ApiKey.OFFSET_DELETE,
          committed_offsets.OffsetDeleteRequest, committed_offsets.OffsetDeleteResponse, (0, 0)),
+    _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+         users.DescribeUserScramCredentialsRequest, users.DescribeUserScramCredentialsResponse, (0, 0)),
+    _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+         users.AlterUserScramCredentialsRequest, users.AlterUserScramCredentialsResponse, (0, 0)),
     _api(ApiKey.DESCRIBE_QUORUM, quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse, (0, 2)),
     _api(ApiKey.UPDATE_FEATURES, quorum.UpdateFeaturesRequest, quorum.UpdateFeaturesResponse, (0, 2)),
     _api(ApiKey.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, (0, 2)),

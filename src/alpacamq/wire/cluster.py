@@ -122,6 +122,14 @@ class ClusterPartitions(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
+class FeatureLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """The level of the cluster, before and after raising it, and the highest that every node supports."""
+
+    before: int
+    level: int
+    supported: int
+
+
 class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The leaders and replicas that a node still has."""
 

@@ -45,6 +45,8 @@ class Requests:
             connection.hold()
             self.held.append(connection)
 
+    def opened(self, connection: Connection) -> None: ...
+
     def end_turn(self) -> None: ...
 
 

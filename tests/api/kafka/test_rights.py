@@ -23,11 +23,13 @@ from alpacamq.protocol.messages import groups as group_wire
 from alpacamq.protocol.messages import offsets as list_wire
 from alpacamq.protocol.messages import quorum as quorum_wire
 from alpacamq.protocol.messages import reassignments as reassignment_wire
+from alpacamq.protocol.messages import sasl as sasl_wire
 from alpacamq.protocol.messages import share as share_wire
 from alpacamq.protocol.messages import streams as streams_wire
 from alpacamq.protocol.messages import telemetry as telemetry_wire
 from alpacamq.protocol.messages import topics as topic_wire
 from alpacamq.protocol.messages import transactions as transaction_wire
+from alpacamq.protocol.messages import users as user_wire
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -627,6 +629,16 @@ REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
             ],
         )
     ),
+    (ApiKey.SASL_HANDSHAKE, ""): lambda _: Asked(sasl_wire.SaslHandshakeRequest(mechanism="PLAIN")),
+    (ApiKey.SASL_AUTHENTICATE, ""): lambda _: Asked(sasl_wire.SaslAuthenticateRequest(auth_bytes=b"")),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
+        user_wire.DescribeUserScramCredentialsRequest()
+    ),
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
+        user_wire.AlterUserScramCredentialsRequest(
+            deletions=[user_wire.ScramCredentialDeletion(name="nobody", mechanism=1)]
+        )
+    ),
     (ApiKey.DESCRIBE_QUORUM, ""): lambda _: Asked(quorum_wire.DescribeQuorumRequest()),
     (ApiKey.UPDATE_FEATURES, ""): lambda _: Asked(quorum_wire.UpdateFeaturesRequest()),
     (ApiKey.DESCRIBE_CLUSTER, ""): lambda _: Asked(cluster_wire.DescribeClusterRequest()),
@@ -771,6 +783,7 @@ EXPECTED: Mapping[tuple[ApiKey, str], set[int]] = {
     (ApiKey.LEAVE_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.SYNC_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.ELECT_LEADERS, ""): {ErrorCode.ELECTION_NOT_NEEDED},
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): {ErrorCode.RESOURCE_NOT_FOUND},
     (ApiKey.UNREGISTER_BROKER, ""): {ErrorCode.BROKER_ID_NOT_REGISTERED},
     (ApiKey.SHARE_ACKNOWLEDGE, ""): {ErrorCode.INVALID_RECORD_STATE},
     (ApiKey.ADD_RAFT_VOTER, ""): {ErrorCode.INCONSISTENT_CLUSTER_ID},

@@ -24,8 +24,8 @@ R = TypeVar("R", bound=Message)
 class Wire:
     """One connection. Versions are the latest unless told otherwise."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, timeout=TIMEOUT_S)
+    def __init__(self, address: tuple[str, int], host: str = "") -> None:
+        self._socket = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(host, 0))
         self._correlation_ids = itertools.count()
 
     def ask(self, request: Message, version: int | None = None) -> Any:
@@ -40,16 +40,29 @@ class Wire:
         header = _HEADER.pack(api.key, number, next(self._correlation_ids), len(client_id)) + client_id
         if number >= api.flexible_from:
             header += b"\x00"
-        payload = header + encode(request, number)
-        self._socket.sendall(_SIZE.pack(len(payload)) + payload)
+        self.send_frame(header + encode(request, number))
 
     def receive(self, request: type[Message], version: int | None = None) -> Any:
         """The next response, which is one to a `request`."""
         api = _BY_REQUEST[request]
         number = api.max_version if version is None else version
+        return decode(api.response, number, memoryview(self.receive_frame()), _header_bytes(api, number))
+
+    def send_frame(self, payload: bytes, size: int | None = None) -> None:
+        """Send bytes as a frame that claims `size`, the true one unless told otherwise."""
+        self._socket.sendall(_SIZE.pack(len(payload) if size is None else size) + payload)
+
+    def receive_frame(self) -> bytes:
         (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
-        frame = self._exactly(size)
-        return decode(api.response, number, memoryview(frame), _header_bytes(api, number))
+        return self._exactly(size)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection without another byte; waits for it."""
+        try:
+            return not self._socket.recv(1)
+        except ConnectionError:
+            return True
 
     def close(self) -> None:
         self._socket.close()
@@ -69,8 +82,9 @@ def _header_bytes(api: Api, version: int) -> int:
 
 
 @contextmanager
-def wired(address: tuple[str, int]) -> Iterator[Wire]:
-    wire = Wire(address)
+def wired(address: tuple[str, int], host: str = "") -> Iterator[Wire]:
+    """A connection, from the address `host` of this machine if there is one."""
+    wire = Wire(address, host)
     try:
         yield wire
     finally:

@@ -67,4 +67,5 @@ def _broker(metrics: Metrics) -> Any:
         work_threads=None,
         settings=SimpleNamespace(unpacked_limit_bytes=1),
         clock=SimpleNamespace(now_ms=lambda: 0),
+        access=SimpleNamespace(needs_authentication=False, is_enforced=False, limits=lambda _caller: False),
     )

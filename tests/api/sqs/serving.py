@@ -16,6 +16,7 @@ from botocore.config import Config
 from alpacamq.api.http.server import HttpListener
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.api.sqs.directory import SqsSettings
+from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.model.ids import BrokerId, TimestampMs
@@ -56,8 +57,9 @@ class Limits:
 class SqsBroker:
     """A broker with nothing but the SQS API."""
 
-    def __init__(self, path: Path, settings: SqsSettings, ahead_s: float) -> None:
+    def __init__(self, path: Path, settings: SqsSettings, ahead_s: float, security: SecuritySettings) -> None:
         self._path = path
+        self._security = security
         self._settings = settings
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), daemon=True)
@@ -90,7 +92,9 @@ class SqsBroker:
         self._stopping = asyncio.Event()
         self._broker = broker = Broker(
             # One process runs all tests, some of them with clients that take no descriptor beyond 1,024.
-            BrokerSettings(node_id=BrokerId(1), data_directory=self._path, open_files=64),
+            BrokerSettings(
+                node_id=BrokerId(1), data_directory=self._path, open_files=64, security=self._security
+            ),
             clock=self.clock,
         )
         broker.open()
@@ -111,9 +115,11 @@ class SqsBroker:
 
 
 @contextmanager
-def served(path: Path, *, ahead_s: float = 0, **settings: str) -> Iterator[SqsBroker]:
+def served(
+    path: Path, *, ahead_s: float = 0, security: SecuritySettings | None = None, **settings: str
+) -> Iterator[SqsBroker]:
     """A broker for the duration of the block, whose clock is ahead of ours."""
-    broker = SqsBroker(path, SqsSettings(**settings), ahead_s).start()
+    broker = SqsBroker(path, SqsSettings(**settings), ahead_s, security or SecuritySettings()).start()
     try:
         yield broker
     finally:

@@ -431,6 +431,9 @@ class ReplicaFetches:
             if each is session:
                 del self._sessions[connection]
 
+    def opened(self, connection: Connection) -> None:
+        """The connection is authenticated already."""
+
     def handle(self, connection: Connection, frame: memoryview) -> None:
         self._sessions[connection].received(frame)
 

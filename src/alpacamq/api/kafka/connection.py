@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from mmap import mmap
 from time import monotonic
 from typing import Protocol, cast
@@ -105,6 +106,8 @@ HURRIED_AFTER_SECONDS = 1.0
 FIRST_ROOM_BYTES = 2 * LARGE_BYTES
 # A turn starts on no further request after this long.
 TURN_SECONDS = 0.004
+# Of a client that has yet to authenticate: its largest messages are those of SASL.
+MAX_UNAUTHENTICATED_BYTES = 64 << 10
 
 
 class Limits(Protocol):
@@ -128,6 +131,10 @@ class Limits(Protocol):
 
 class Requests(Protocol):
     """Handles frames."""
+
+    def opened(self, connection: "Connection") -> None:
+        """Decide what a client may send first."""
+        ...
 
     def handle(self, connection: "Connection", frame: memoryview) -> None:
         """Start a request: reserve its response, and fill it now or later."""
@@ -207,6 +214,10 @@ class Connection(asyncio.BufferedProtocol):
         self.received_at = 0.0
         self.has_asked = False
         self.is_closed = False
+        # Until when requests are served; afterwards only those that authenticate the client.
+        self.admitted_until = inf
+        # Why it is closed once its responses are sent.
+        self._last_words: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -228,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.connections.add(self)
         if self._stats is not None:
             self._stats.opened += 1
+        self._shared.requests.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         if self in self._shared.connections:
@@ -287,6 +299,18 @@ class Connection(asyncio.BufferedProtocol):
         """Resume after the request that called `hold` is done."""
         self._held = False
         self._continue()
+
+    def shut_out(self) -> None:
+        """Serve only requests that authenticate the client, and only small ones."""
+        self.admitted_until = -inf
+        most = min(MAX_UNAUTHENTICATED_BYTES, self._limits.max_request_bytes)
+        self._inbox.limit(most, "the limit before authentication is")
+
+    def admit(self, caller: Caller, until: float) -> None:
+        """Serve requests of `caller` that arrive before `until`."""
+        self.caller = caller
+        self.admitted_until = until
+        self._inbox.limit(self._limits.max_request_bytes, "kafka.max_request_bytes is")
 
     def work(self, frame: memoryview) -> Work:
         """Return the work on a request that is completed even if the client disconnects, such as a commit."""
@@ -353,6 +377,16 @@ class Connection(asyncio.BufferedProtocol):
             log.info("connection_closed", peer=self.peer, reason=reason)
             self._release()
             self._transport.abort()
+
+    def close_after_responses(self, reason: str) -> None:
+        """Close the connection when the responses so far are sent, and start no further request."""
+        self._last_words = reason
+        self.hold()
+        self._close_if_sent()
+
+    def _close_if_sent(self) -> None:
+        if self._last_words is not None and not (self._answers or self._outbox.queued_pieces):
+            self.close(self._last_words)
 
     def check_timeouts(self, now: float) -> None:
         """Close a connection that is dead or idle, sends a frame too slowly or has stopped reading."""
@@ -517,6 +551,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _review(self) -> None:
         """Pause or resume reading, depending on the limits."""
+        if not self.is_closed:
+            self._close_if_sent()
         if self.is_closed:
             return
         pause = self._held or self._awaits_room or self._is_over_limit()

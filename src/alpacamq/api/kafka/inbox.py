@@ -124,6 +124,7 @@ class Inbox:
     def __init__(self, scratch: bytearray, max_frame_bytes: int) -> None:
         self._scratch = scratch
         self._max_frame_bytes = max_frame_bytes
+        self._limit_name = "kafka.max_request_bytes is"
         self._view = memoryview(b"")
         self._at = 0
         self._rest = bytearray()
@@ -133,6 +134,11 @@ class Inbox:
         self._room_bytes = 0
         # Size of a large frame that has begun and needs a buffer.
         self.wanted_bytes: int | None = None
+
+    def limit(self, max_frame_bytes: int, name: str) -> None:
+        """Set the size of the largest frame, and how an error names the limit."""
+        self._max_frame_bytes = max_frame_bytes
+        self._limit_name = name
 
     @property
     def is_inside_frame(self) -> bool:
@@ -195,9 +201,7 @@ class Inbox:
             return None
         (size,) = _SIZE.unpack_from(self._view, self._at)
         if not 0 <= size <= self._max_frame_bytes:
-            raise ProtocolError(
-                f"a frame claims {size} bytes; kafka.max_request_bytes is {self._max_frame_bytes}"
-            )
+            raise ProtocolError(f"a frame claims {size} bytes; {self._limit_name} {self._max_frame_bytes}")
         start = self._at + _SIZE.size
         if size > left - _SIZE.size:
             if size > LARGE_BYTES:

@@ -30,10 +30,12 @@ from .handlers import (
     streams_groups,
     topics,
     transactions,
+    users,
 )
 from .handlers import metadata as cluster
 from .handlers import share_groups as share_offsets
 from .produce import ProduceRequests
+from .sasl import BEFORE_AUTHENTICATION, SaslRequests
 from .share.requests import ShareRequests
 from .turns import TINY_REQUEST_BYTES, Work
 
@@ -137,7 +139,11 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
 }
+# Requests that authenticate a connection.
+SASL = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 # Requests of share consumers, whose sessions end with their connections.
 SHARING = {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE}
 # Answered when other members have joined or synced; useless once the client has disconnected.
@@ -152,6 +158,8 @@ class KafkaRequests:
         self._produce = ProduceRequests(backend.broker)
         self._fetch = FetchRequests(backend.broker)
         self._share = ShareRequests(backend.broker)
+        self._sasl = SaslRequests(backend.broker.access)
+        self.opened = self._sasl.opened
         self.end_turn = backend.broker.commit
         metrics = backend.broker.metrics
         self._stats: Mapping[int, RequestStats | None] = {
@@ -161,10 +169,17 @@ class KafkaRequests:
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Start one request."""
+        is_admitted = connection.received_at < connection.admitted_until
+        if not is_admitted and self._sasl.expects_token(connection):
+            connection.request_stats = self._stats[ApiKey.SASL_AUTHENTICATE]
+            self._sasl.handle_token(connection, frame)
+            return
         header = read_request_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
             raise ProtocolError(f"unknown API key {header.api_key}")
+        if not is_admitted and api.key not in BEFORE_AUTHENTICATION:
+            raise ProtocolError(self._sasl.refusal(connection, api))
         if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         connection.request_stats = self._stats[api.key]
@@ -176,6 +191,8 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
+        elif api.key in SASL:
+            self._sasl.handle(connection, api, header, frame)
         elif len(frame) > TINY_REQUEST_BYTES:  # smaller requests cannot name enough entries to take long
             frame = connection.kept(frame)
             work = connection.work(frame)

@@ -13,11 +13,14 @@ from urllib.parse import unquote
 import msgspec
 
 from alpacamq.api.http.hosts import foreign_page
+from alpacamq.api.http.login import AUTHORIZATION, Login, check_authenticated
 from alpacamq.api.http.messages import Refused, Request, Response
+from alpacamq.broker.access import NOBODY, Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 
+from . import rights
 from .backend import Backend
 from .errors import (
     LINE_END,
@@ -203,13 +206,15 @@ def _field_names(expected: Any) -> set[str]:
 class Endpoint:
     """A route with its parsers."""
 
-    __slots__ = ("arguments", "is_asynchronous", "path_names", "route")
+    __slots__ = ("arguments", "is_asynchronous", "is_open", "path_names", "rights", "route")
 
     def __init__(self, route: AnyRoute) -> None:
         self.route = route
         self.path_names = route.path_names
         self.arguments = Arguments(route)
         self.is_asynchronous = iscoroutinefunction(route.handler)
+        self.rights = rights.RIGHTS.get(rights.key_of(route), rights.UNLISTED)
+        self.is_open = rights.key_of(route) in rights.OPEN
 
 
 class Match(NamedTuple):
@@ -312,19 +317,47 @@ class RestApi:
         if broker.metrics is not None:
             self._stats = broker.metrics.listeners["http"]
         self._router = Router(ROUTES)
+        self._access = broker.access
+        self._login = Login(broker.access)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        if self._access.needs_authentication or self._access.is_enforced or AUTHORIZATION in request.headers:
+            return self._authenticated(request)
+        return self._served(request, NOBODY)
+
+    def _authenticated(self, request: Request) -> Response | Awaitable[Response]:
+        """Serve a request whose client has to say who it is, or does so."""
+        try:
+            caller = self._login.known(request)
+        except AlpacaError as error:
+            return refusal(error)
+        return self._served_later(request) if caller is None else self._served(request, caller)
+
+    async def _served_later(self, request: Request) -> Response:
+        """Serve a request with a password that has to be hashed."""
+        try:
+            caller = await self._login.by_password(request)
+        except AlpacaError as error:
+            return refusal(error)
+        response = self._served(request, caller)
+        return response if isinstance(response, Response) else await response
+
+    def _served(self, request: Request, caller: Caller) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
         began_at = monotonic()
         try:
             endpoint, in_path = self._router.match(request.method, request.path)
             route, arguments = endpoint.route, endpoint.arguments
             check_origin(request, route)
+            if self._access.needs_authentication and not endpoint.is_open:
+                check_authenticated(caller)
             parameters = arguments.parameters(in_path, request)
-            call = Call(self._backend, request, parameters, arguments.body(request))
+            call = Call(self._backend, request, parameters, arguments.body(request), caller)
+            if endpoint.rights and not call.sees_all:
+                rights.check(self._access, endpoint.rights, call)
             answer = route.handler(call)
             if endpoint.is_asynchronous:
-                return self._awaited(route, answer, began_at)
+                return self._awaited(endpoint, call, answer, began_at)
             response = _response(route, answer)
         except AlpacaError as error:
             response = refusal(error)
@@ -334,9 +367,15 @@ class RestApi:
         self._count(route, response.status, began_at)
         return response
 
-    async def _awaited(self, route: AnyRoute, answer: Any, began_at: float) -> Response:
+    async def _awaited(
+        self, endpoint: Endpoint, call: Call[Any, Any], answer: Any, began_at: float
+    ) -> Response:
+        route = endpoint.route
         try:
             response = _response(route, await answer)
+            if route.method == "GET" and endpoint.rights and not call.sees_all:
+                # It may have waited, and a right may have been withdrawn meanwhile.
+                rights.check(self._access, endpoint.rights, call)
         except AlpacaError as error:
             response = refusal(error)
         except Exception as error:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from alpacamq.api.http.login import CHALLENGE
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
@@ -251,6 +252,8 @@ def refusal(error: e.AlpacaError) -> Response:
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, MethodNotAllowed):
         headers = (("Allow", error.allowed),)
+    elif isinstance(error, e.AuthenticationFailed):
+        headers = CHALLENGE
     elif type(error) in _PASSING:
         headers = _RETRY_AFTER
     body = msgspec.json.encode(problem_of(error)) + LINE_END

@@ -22,10 +22,12 @@ _RULES: Mapping[type, Mapping[str, object]] = {NewMessage: NEW_MESSAGE_RULES}
 # Statuses that any request may return, from the API or the HTTP stack.
 _ALWAYS = {
     HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.REQUEST_URI_TOO_LONG,
+    HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -53,7 +55,13 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
         "paths": paths,
+        # Either, or neither where the broker does not require authentication.
+        "security": [{}, {"password": []}, {"key": []}],
         "components": {
+            "securitySchemes": {
+                "password": {"type": "http", "scheme": "basic"},
+                "key": {"type": "http", "scheme": "bearer", "description": "An API key, amq_…"},
+            },
             "schemas": schemas.components,
             "responses": {"Problem": _problem("What went wrong", schemas)},
         },

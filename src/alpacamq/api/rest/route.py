@@ -1,6 +1,6 @@
 """An entry of the route table, which dispatches requests and describes the API."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
@@ -8,7 +8,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from alpacamq.api.http.messages import Request
+from alpacamq.broker.access import NOBODY, Caller
 from alpacamq.model.errors import AlpacaError
+from alpacamq.queues.messages import QueueId
+from alpacamq.security.acls import Operation, ResourceType
 
 from .backend import Backend
 
@@ -23,13 +26,50 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Call(Generic[P, B]):
     """A request with parsed parameters and body, and the backend."""
 
-    __slots__ = ("backend", "body", "parameters", "request")
+    __slots__ = ("backend", "body", "caller", "parameters", "request")
 
-    def __init__(self, backend: Backend, request: Request, parameters: P, body: B) -> None:
+    def __init__(
+        self, backend: Backend, request: Request, parameters: P, body: B, caller: Caller = NOBODY
+    ) -> None:
         self.backend = backend
         self.request = request
         self.parameters = parameters
         self.body = body
+        self.caller = caller
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the client may do everything, so that lists need not be filtered."""
+        return not self.backend.broker.access.limits(self.caller)
+
+    def sees_topic(self, topic: str, operation: Operation = Operation.DESCRIBE) -> bool:
+        """Return whether the client may know of a topic."""
+        return self.backend.broker.access.may(self.caller, operation, ResourceType.TOPIC, topic)
+
+    def sees_group(self, group: str) -> bool:
+        """Return whether the client may know of a group."""
+        return self.backend.broker.access.may(self.caller, Operation.DESCRIBE, ResourceType.GROUP, group)
+
+    def visible_groups(self, groups: Iterable[str]) -> Iterable[str]:
+        """Return the groups that the client may know of."""
+        return groups if self.sees_all else filter(self.sees_group, groups)
+
+    def sees_transactional_id(self, name: str) -> bool:
+        """Return whether the client may know of a transactional id."""
+        access = self.backend.broker.access
+        return access.may(self.caller, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+
+    def sees_queue(self, queue: QueueId) -> bool:
+        """Return whether the client may know of a queue."""
+        return self.sees_group(queue.group) and self.sees_topic(queue.topic)
+
+    def check_topic(self, operation: Operation, topic: str) -> None:
+        """Raise TopicNotAuthorized unless the client may do something to a topic."""
+        self.backend.broker.access.check_topic(self.caller, operation, topic)
+
+    def check_cluster(self, operation: Operation) -> None:
+        """Raise ClusterNotAuthorized unless the client may do something to the cluster."""
+        self.backend.broker.access.check_cluster(self.caller, operation)
 
 
 # Returns a value to send as JSON, a Response, None (no content), or an awaitable of one of these.

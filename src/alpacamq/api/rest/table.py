@@ -13,6 +13,7 @@ from .handlers import (
     delayed,
     groups,
     health,
+    keys,
     offsets,
     polling,
     publishing,
@@ -51,6 +52,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     *stats.ROUTES,
     *health.ROUTES,
     *cluster.ROUTES,
+    *keys.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

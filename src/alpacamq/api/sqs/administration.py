@@ -13,6 +13,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import Waiting
 from alpacamq.broker.queue.fifo import FIFO_SUFFIX
 from alpacamq.model.errors import TopicExists, UnknownDelayed
+from alpacamq.security.acls import Operation
 
 from . import attributes as known
 from .attributes import NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 from base64 import b64decode, b64encode
 
-from alpacamq.broker.queue.service import FailureCause, Queues, RedriveTask
+from alpacamq.broker.queue.service import FailureCause, RedriveTask
 
 from .errors import QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND
 from .requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
@@ -102,7 +103,11 @@ class Administration:
 
     async def list(self, request: ListQueues, caller: Caller) -> ListQueuesResult:
         prefix = request.queue_name_prefix or ""
-        queues = [queue for queue in self._directory.all() if queue.name.startswith(prefix)]
+        queues = [
+            queue
+            for queue in self._directory.all()
+            if queue.name.startswith(prefix) and self._sees(caller, queue)
+        ]
         names, token = _page(queues, request.next_token, request.max_results)
         urls = [self._directory.url(caller.base_url, name) for name in names]
         return ListQueuesResult(queue_urls=urls, next_token=token)
@@ -114,11 +119,14 @@ class Administration:
         queues = []
         for queue in self._directory.all():
             redrive = await self._directory.redrive_target(queue)
-            if redrive is not None and redrive.topic == target:
+            if redrive is not None and redrive.topic == target and self._sees(caller, queue):
                 queues.append(queue)
         names, token = _page(queues, request.next_token, request.max_results)
         urls = [self._directory.url(caller.base_url, name) for name in names]
         return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=token)
+
+    def _sees(self, caller: Caller, queue: Queue) -> bool:
+        return self._broker.access.may_topic(caller.identity, Operation.DESCRIBE, queue.name)
 
     async def delete(self, request: DeleteQueue, _caller: Caller) -> Answer:
         await self._broker.topics.delete(self._directory.by_url(request.queue_url).name)
@@ -307,8 +315,9 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class MoveTasks:
     """Starts, cancels and lists redrives."""
 
-    def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
-        self._queues = queues
+    def __init__(self, broker: Broker, directory: QueueDirectory) -> None:
+        self._access = broker.access
+        self._queues = broker.queues
         self._directory = directory
 
     async def start(self, request: StartMessageMoveTask, _caller: Caller) -> StartMessageMoveTaskResult:
@@ -333,11 +342,13 @@ class MoveTasks:
         task = await self._queues.start_redrive(source.name, target=target, messages_per_second=rate)
         return StartMessageMoveTaskResult(task_handle=self._handle(task))
 
-    async def cancel(self, request: CancelMessageMoveTask, _caller: Caller) -> CancelMessageMoveTaskResult:
+    async def cancel(self, request: CancelMessageMoveTask, caller: Caller) -> CancelMessageMoveTaskResult:
         try:
             handle = msgspec.json.decode(b64decode(request.task_handle, validate=True), type=Handle)
         except (ValueError, msgspec.DecodeError):
             raise Fault(INVALID_PARAMETER, "Value for parameter TaskHandle is invalid.") from None
+        name = self._directory.name_in(handle.source_arn, "SourceArn")
+        self._access.check_topic(caller.identity, Operation.READ, name)
         source = self._queue(handle.source_arn, "SourceArn")
         for task in await self._queues.redrives(source.name):
             if task.id == handle.task_id:

@@ -7,11 +7,13 @@ from uuid import uuid4
 
 from alpacamq.api.http.hosts import foreign_page
 from alpacamq.api.http.messages import Request, Response
+from alpacamq.broker.access import Caller as Identity
 from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 
 from . import requests as r
+from . import rights
 from .administration import Administration, MoveTasks, Tags
 from .directory import QueueDirectory, SqsSettings
 from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
@@ -35,9 +37,9 @@ def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Acti
     queues = Administration(broker, directory)
     attributes = QueueAttributes(broker, directory)
     sending = Sending(broker, directory)
-    receiving = Receiving(broker.queues, directory)
+    receiving = Receiving(broker, directory)
     settling = Settling(broker.queues, directory)
-    moving = MoveTasks(broker.queues, directory)
+    moving = MoveTasks(broker, directory)
     tags = Tags(directory, attributes)
     permissions = Permissions(directory, attributes)
     actions = (
@@ -78,7 +80,8 @@ class SqsApi:
         self._json = JsonProtocol(actions)
         self._query = QueryProtocol(actions)
         self._query_json = QueryJsonProtocol(actions)
-        self._signatures = Signatures(settings, broker.clock)
+        self._access = broker.access
+        self._signatures = Signatures(settings, broker.clock, broker.access)
         # Request ids look like those of AWS: a random prefix and a counter.
         self._id_start = str(uuid4())[:24]
         self._requests = count()
@@ -107,9 +110,10 @@ class SqsApi:
             # Signatures may be disabled, and browsers send forms and links of other sites without asking.
             if (page := foreign_page(request)) is not None:
                 raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
-            self._signatures.check(request)
+            identity = self._signatures.check(request)
             action, parameters = protocol.read(request)
-            result = await action.perform(parameters, _caller(request))
+            rights.check(self._access, identity, action.name, parameters)
+            result = await action.perform(parameters, _caller(request, identity))
         except Fault as fault:
             refused = fault
         except AlpacaError as error:
@@ -132,13 +136,14 @@ class SqsApi:
             stats.refused(refused.kind.code)
 
 
-def _caller(request: Request) -> Caller:
+def _caller(request: Request, identity: Identity) -> Caller:
     traceparent = request.headers.get("traceparent")
     return Caller(
         _base_url(request),
         request.peer,
         None if traceparent is None else traceparent.encode(),
         request.headers.get("x-amzn-trace-id", ""),
+        identity,
     )
 
 

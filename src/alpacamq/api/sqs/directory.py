@@ -60,6 +60,19 @@ class RedriveTarget(NamedTuple):
     max_deliveries: int
 
 
+def name_in_url(url: str) -> str:
+    """Return the queue name in a URL, which is its last part."""
+    return url.rpartition("/")[2]
+
+
+def name_in_arn(arn: str, parameter: str) -> str:
+    """Return the queue name in an ARN."""
+    parts = arn.split(":")
+    if len(parts) != 6 or parts[0] != "arn" or parts[2] != _SERVICE or not parts[5]:
+        raise invalid_value(arn[:200], parameter, "The ARN is not an ARN of a queue.")
+    return parts[5]
+
+
 class QueueDirectory:
     """Every queue of the broker."""
 
@@ -96,7 +109,7 @@ class QueueDirectory:
         """Return the queue of a URL. Its last part is the name; host and account are ignored."""
         if not url:
             raise missing("QueueUrl")
-        name = url.rpartition("/")[2]
+        name = name_in_url(url)
         if (queue := self.find(name)) is not None:
             return queue
         if not name or url.endswith(f"://{name}"):
@@ -126,10 +139,7 @@ class QueueDirectory:
 
     def name_in(self, arn: str, parameter: str) -> str:
         """Return the queue name in an ARN."""
-        parts = arn.split(":")
-        if len(parts) != 6 or parts[0] != "arn" or parts[2] != _SERVICE or not parts[5]:
-            raise invalid_value(arn[:200], parameter, "The ARN is not an ARN of a queue.")
-        return parts[5]
+        return name_in_arn(arn, parameter)
 
     def _forget_deleted(self) -> None:
         """Bound the cached entries of deleted queues."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from hashlib import md5
 from typing import TYPE_CHECKING
 
+from alpacamq.api.queue_rights import check_received
+from alpacamq.broker.broker import Broker
 from alpacamq.broker.queue.fifo import sequence_text
-from alpacamq.broker.queue.service import Delivery, Queues
+from alpacamq.broker.queue.service import Delivery
 from alpacamq.model.headers import (
     DEDUPLICATION_ID,
     DELIVERY_COUNT,
@@ -42,18 +44,18 @@ _ATTEMPT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 class Receiving:
     """Leases messages for the time that the queue or the request sets."""
 
-    def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
-        self._queues = queues
+    def __init__(self, broker: Broker, directory: QueueDirectory) -> None:
+        self._broker = broker
         self._directory = directory
 
-    async def receive(self, request: ReceiveMessage, _caller: Caller) -> ReceiveMessageResult:
+    async def receive(self, request: ReceiveMessage, caller: Caller) -> ReceiveMessageResult:
         queue = self._directory.by_url(request.queue_url)
         presentation = Presentation(queue, self._directory, request)
         _check(queue, request)
         visibility_s, wait_s = request.visibility_timeout, request.wait_time_seconds
         if wait_s is None:
             wait_s = int(queue.attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
-        deliveries = await self._queues.receive(
+        deliveries = await self._broker.queues.receive(
             queue.id,
             max_messages=1 if request.max_number_of_messages is None else request.max_number_of_messages,
             visibility_ms=None if visibility_s is None else visibility_s * 1000,
@@ -62,6 +64,7 @@ class Receiving:
             key_runs=queue.is_fifo,
             api=ClientApi.SQS,
         )
+        await check_received(self._broker, caller.identity, queue.id, deliveries, ClientApi.SQS)
         return ReceiveMessageResult(messages=[presentation.message(delivery) for delivery in deliveries])
 
 

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote
 
+from alpacamq.api.http.login import host_of
 from alpacamq.api.http.messages import Request
+from alpacamq.broker.access import Access, Caller
 from alpacamq.model.ports import Clock
+from alpacamq.security.principals import user
 
 from .directory import SqsSettings
 from .errors import INCOMPLETE_SIGNATURE, MISSING_TOKEN, UNKNOWN_KEY, WRONG_SIGNATURE, Fault
@@ -22,6 +25,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
 MAX_SKEW_S = 15 * 60
 MAX_QUERY_FIELDS = 1000
+MAX_SIGNING_KEYS = 1000
 
 _SPACES = re.compile(r" +")
 _STAMP = "%Y%m%dT%H%M%SZ"
@@ -44,33 +48,59 @@ class Claim:
 
 
 class Signatures:
-    """Checks requests against one access key; without one, every request passes."""
+    """Checks requests against the configured access key and the API keys.
 
-    def __init__(self, settings: SqsSettings, clock: Clock) -> None:
+    If there is no configured key and authentication is not required, clients with other keys, or none, pass
+    as anonymous.
+    """
+
+    def __init__(self, settings: SqsSettings, clock: Clock, access: Access) -> None:
         self._access_key_id = settings.access_key_id
         self._secret = settings.secret_access_key
+        self._region = settings.region
         self._clock = clock
-        # The key of the last scope: clients use one a day.
-        self._signing_key: tuple[str, bytes] = ("", b"")
+        self._access = access
+        # By secret and scope: clients use one scope a day.
+        self._signing_keys: dict[tuple[str, str], bytes] = {}
 
-    def check(self, request: Request) -> None:
-        """Raise Fault if the signature of a request is missing or invalid."""
-        if not self._access_key_id:
-            return
+    def check(self, request: Request) -> Caller:
+        """Return the client. Raises Fault if the signature of a request is missing or invalid."""
+        is_required = bool(self._access_key_id) or self._access.needs_authentication
+        host = host_of(request)
         if not (header := request.headers.get("authorization", "")):
-            raise Fault(MISSING_TOKEN, "Request is missing Authentication Token")
+            if is_required:
+                raise Fault(MISSING_TOKEN, "Request is missing Authentication Token")
+            return self._access.anonymous(host)
+        if not is_required and not self._access.api_keys():
+            return self._access.anonymous(host)
         claim = _claim(header)
-        if not hmac.compare_digest(claim.access_key_id.encode(), self._access_key_id.encode()):
+        if self._access_key_id and hmac.compare_digest(
+            claim.access_key_id.encode(), self._access_key_id.encode()
+        ):
+            self._verify(request, claim, self._secret)
+            return Caller(user(self._access_key_id), host)
+        if (key := self._access.api_keys().get(claim.access_key_id)) is not None:
+            self._verify(request, claim, key.aws_secret)
+            return self._access.used_key(key, host)
+        if is_required:
             raise Fault(UNKNOWN_KEY, "The security token included in the request is invalid.")
+        return self._access.anonymous(host)
+
+    def _verify(self, request: Request, claim: Claim, secret: str) -> None:
         if claim.service != SERVICE:
             raise _wrong(f"Credential should be scoped to correct service: '{SERVICE}'.")
+        if claim.region != self._region:
+            raise _wrong(
+                f"Credential should be scoped to a valid region, '{self._region}' (sqs.region), "
+                f"not '{claim.region[:100]}'."
+            )
         for name in request.headers:
             # The action is in one of these, and must be protected by the signature.
             if name.startswith("x-amz-") and name not in claim.signed_headers:
                 raise _incomplete(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
         stamp = self._timely_stamp(request, claim)
         text = "\n".join((ALGORITHM, stamp, claim.scope, _sha256(_canonical(request, claim).encode())))
-        expected = hmac.new(self._key_for(claim), text.encode(), hashlib.sha256).hexdigest()
+        expected = hmac.new(self._key_for(claim, secret), text.encode(), hashlib.sha256).hexdigest()
         if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
             raise _wrong(
                 "The request signature we calculated does not match the signature you provided. "
@@ -91,13 +121,15 @@ class Signatures:
             raise _wrong(f"Signature {side}: {stamp} is more than {MAX_SKEW_S // 60} minutes off.")
         return stamp
 
-    def _key_for(self, claim: Claim) -> bytes:
-        if self._signing_key[0] != claim.scope:
-            key = f"AWS4{self._secret}".encode()
+    def _key_for(self, claim: Claim, secret: str) -> bytes:
+        if (key := self._signing_keys.get((secret, claim.scope))) is None:
+            key = f"AWS4{secret}".encode()
             for part in claim.scope.split("/"):
                 key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-            self._signing_key = (claim.scope, key)
-        return self._signing_key[1]
+            if len(self._signing_keys) >= MAX_SIGNING_KEYS:
+                self._signing_keys.clear()
+            self._signing_keys[secret, claim.scope] = key
+        return key
 
 
 def _claim(header: str) -> Claim:

@@ -8,6 +8,7 @@ from alpacamq.wire.cluster import (
     ClusterPartitions,
     ClusterStatus,
     DrainStatus,
+    FeatureLevel,
     NodeStatus,
     PartitionOutcome,
     PartitionOutcomes,
@@ -44,6 +45,11 @@ def drain_node(api: HttpApi, node_id: int, *, leaders_only: bool) -> DrainStatus
     """Begin to drain a node, or look how far it is."""
     path = ("cluster", "nodes", str(node_id), "drain")
     return api.send("POST", path, DrainStatus, {"leaders_only": leaders_only}, wait_ms=_COMMAND_MS)
+
+
+def upgrade_cluster(api: HttpApi, *, dry_run: bool) -> FeatureLevel:
+    """Raise the feature level of the cluster to the highest that every node supports."""
+    return api.send("POST", ("cluster", "upgrade"), FeatureLevel, {"dry_run": dry_run}, wait_ms=_COMMAND_MS)
 
 
 def stop_draining(api: HttpApi, node_id: int) -> DrainStatus:

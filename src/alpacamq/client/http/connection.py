@@ -5,6 +5,7 @@ within seconds, although the response to a long poll may take much longer.
 """
 
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -37,6 +38,8 @@ _RETRY_S = 10.0
 _PAUSE_S = 0.1
 _LOADING = "coordinator-loading"
 _RECOVERING = "recovering"
+# The broker does not know this client, or does not want to hear it now.
+_REFUSED = frozenset({"authentication-failed", "rate-limited"})
 _KIND_PREFIX = "urn:alpacamq:problem:"
 
 
@@ -69,6 +72,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.error is None else self.error.problem()
 
 
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """A user and its password, or an API key."""
+
+    user: str = ""
+    password: str = ""
+    key: str = ""
+
+    @property
+    def header(self) -> str:
+        """The value of the Authorization header."""
+        if self.key:
+            return f"Bearer {self.key}"
+        return "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+    def __repr__(self) -> str:
+        return f"Credentials(user={self.user!r})"
+
+
 class HttpApi:
     """Client of one broker; connects on first use, and reconnects if the broker closed the connection.
 
@@ -76,7 +97,8 @@ class HttpApi:
     request that was sent is not repeated.
     """
 
-    def __init__(self, address: Address, *others: Address) -> None:
+    def __init__(self, address: Address, *others: Address, credentials: Credentials | None = None) -> None:
+        self._credentials = {} if credentials is None else {"Authorization": credentials.header}
         # Of the broker in use.
         self.address = address
         self._addresses = (address, *others)
@@ -165,6 +187,8 @@ class HttpApi:
             self._read(Version, self._exchange(connection, "GET", "/version", None))
         except Problem as problem:
             connection.close()
+            if problem.kind in _REFUSED:
+                raise
             if problem.kind == _RECOVERING:
                 raise Unreachable(f"{self.address} does not serve yet: {problem}; try again") from problem
             raise self._not_a_broker() from problem
@@ -177,7 +201,9 @@ class HttpApi:
         """Send one request and read its response; any error except a problem closes the connection."""
         try:
             connection.sock.settimeout(self._left_s())
-            headers = {} if content is None else {"Content-Type": "application/json"}
+            headers = self._credentials
+            if content is not None:
+                headers = {**headers, "Content-Type": "application/json"}
             connection.request(method, target, content, headers)
             response = connection.getresponse()
             answered = self._content(connection, response)

@@ -22,17 +22,20 @@ from alpacamq.cluster.commands import (
     PartitionResult,
     QuorumStatus,
     Reassignment,
+    UpdateFeatures,
 )
-from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage
 from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.cluster.summary import is_below_min_isr, is_missing_replicas, warnings
 from alpacamq.cluster.topics import configured_min_isr
 from alpacamq.model.errors import (
+    FeatureUpdateFailed,
     InvalidReplication,
     InvalidRequest,
     NotController,
     RequestTimedOut,
     UnknownBroker,
+    UnknownTopic,
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.topics import INT32_MAX, Topic
@@ -76,6 +79,12 @@ class RemoveQuery(OfNode, frozen=True, kw_only=True, forbid_unknown_fields=True)
     force: Annotated[
         bool, Meta(description="remove it even if it has replicas, provided that other replicas are complete")
     ] = False
+
+
+class Upgrade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to raise the level of the cluster."""
+
+    dry_run: bool = False
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -323,6 +332,18 @@ async def _drain(
     )
 
 
+async def upgrade(call: Call[Nothing, Upgrade]) -> wire.FeatureLevel:
+    """Raise the level of the cluster to the highest that every node supports."""
+    metadata = call.backend.broker.metadata
+    before = metadata.image.features.get(VERSION_FEATURE, 0)
+    ranges = [each.features.get(VERSION_FEATURE) for each in metadata.image.brokers.values()]
+    supported = min((each.max_level for each in ranges if each is not None), default=before)
+    level = max(before, supported)
+    if level > before:
+        await metadata.ask(UpdateFeatures(levels={VERSION_FEATURE: level}, dry_run=call.body.dry_run))
+    return wire.FeatureLevel(before=before, level=level, supported=supported)
+
+
 async def remove_node(call: Call[RemoveQuery, Nothing]) -> None:
     query = call.parameters
     metadata = call.backend.broker.metadata
@@ -388,6 +409,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=PartitionsQuery,
         body=Nothing,
         answers=(wire.ClusterPartitions,),
+        errors=(UnknownTopic,),
     ),
     Route(
         method="POST",
@@ -428,6 +450,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Reassignments,
         answers=(wire.PartitionOutcomes,),
         errors=_COMMAND_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/cluster/upgrade",
+        summary="Raise the feature level of the cluster to the highest that every node supports",
+        handler=upgrade,
+        parameters=Nothing,
+        body=Upgrade,
+        answers=(wire.FeatureLevel,),
+        errors=(*_COMMAND_ERRORS, FeatureUpdateFailed),
     ),
     Route(
         method="POST",

@@ -127,7 +127,9 @@ async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
 async def delay_topics(call: Call[DelayTopicsQuery, Nothing]) -> DelayTopics:
     broker, query = call.backend.broker, call.parameters
     names = sorted(
-        name for name in broker.topics.image.topics if name > query.after and name not in INTERNAL_TOPICS
+        name
+        for name in broker.topics.image.topics
+        if name > query.after and name not in INTERNAL_TOPICS and call.sees_topic(name)
     )
     found: list[DelayTopic] = []
     for name in names[: query.limit]:

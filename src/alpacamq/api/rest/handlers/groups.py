@@ -119,7 +119,7 @@ async def list_groups(call: Call[GroupsQuery, Nothing]) -> GroupList:
     for group, topic in await broker.queues.queues():
         by_group.setdefault(group, []).append(topic)
     names = await first_names(
-        chain(await broker.groups.group_ids(), by_group),
+        call.visible_groups(chain(await broker.groups.group_ids(), by_group)),
         query.limit + 1,
         prefix=query.prefix,
         after=query.after,

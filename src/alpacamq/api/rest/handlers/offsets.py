@@ -147,7 +147,9 @@ async def show_offsets(call: Call[OffsetsQuery, Nothing]) -> GroupOffsets:
         each
         for each in reply.offsets
         # Kafka clients reset a group with negative offsets: they mean none.
-        if each.offset >= 0 and (query.topic is UNSET or each.topic == query.topic)
+        if each.offset >= 0
+        and (query.topic is UNSET or each.topic == query.topic)
+        and call.sees_topic(each.topic)
     ]
     places = [TopicPartition(TopicName(each.topic), each.partition) for each in committed]
     bounds = await known_bounds(broker, places)

@@ -3,12 +3,12 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.backend import Backend
+from alpacamq.api.queue_rights import check_received, settle
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.membership import Membership, member, send_heartbeat
 from alpacamq.api.rest.message_json import (
@@ -52,6 +52,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import Action, QueueId, Start
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.tracing import ClientApi
 
 from .groups import MembershipAnswer, membership_answer
@@ -149,7 +150,7 @@ async def poll(call: Call[Poll, Nothing]) -> QueuePoll | MemberPoll:
         return await _poll_queue(call, query.topic)
     if query.member is UNSET:
         raise ConflictingInput("topic: give one of topic (a queue) and member", "topic")
-    return await _MemberPolling(call.backend, query, query.member).run()
+    return await _MemberPolling(call, query.member).run()
 
 
 async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
@@ -157,8 +158,9 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
     for name in ("member", "member_epoch", "cursor"):
         if getattr(query, name) is not UNSET:
             raise ConflictingInput(f"{name}: must not be combined with topic: a queue has no members", name)
-    deliveries = await call.backend.broker.queues.receive(
-        QueueId(query.group, topic),
+    broker, queue = call.backend.broker, QueueId(query.group, topic)
+    deliveries = await broker.queues.receive(
+        queue,
         consumer=query.consumer or call.request.peer,
         max_messages=query.max,
         visibility_ms=None if query.visibility_ms is UNSET else query.visibility_ms,
@@ -167,6 +169,7 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
         start=query.start,
         api=ClientApi.HTTP,
     )
+    await check_received(broker, call.caller, queue, deliveries, ClientApi.HTTP)
     return QueuePoll(
         group=query.group,
         topic=topic,
@@ -177,9 +180,11 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
 class _MemberPolling:
     """One poll of a member, with heartbeats while it waits."""
 
-    def __init__(self, backend: Backend, query: Poll, member_id: str) -> None:
-        self._backend = backend
-        self._broker = backend.broker
+    def __init__(self, call: Call[Poll, Nothing], member_id: str) -> None:
+        query = call.parameters
+        self._call = call
+        self._backend = call.backend
+        self._broker = call.backend.broker
         self._wanted = query
         self._member_id = member_id
         self._positions = {} if query.cursor is UNSET else read_cursor(query.cursor)
@@ -228,6 +233,8 @@ class _MemberPolling:
     async def _views(self, assigned: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionView]:
         """Return the partitions of a member that exist and can be read now."""
         topics = self._broker.topics
+        for topic in {each.topic for each in assigned}:
+            self._call.check_topic(Operation.READ, topic)
         return {
             identity: PartitionView(identity, topics.place(*identity), bounds)
             for identity, bounds in (await known_bounds(self._broker, assigned)).items()
@@ -371,16 +378,14 @@ class SettledMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ack(call: Call[Nothing, Receipts]) -> SettledMessages:
-    return await _settled(
-        call.backend, [Receipted(receipt=each, action=Action.ACK) for each in call.body.all()]
-    )
+    return await _settled(call, [Receipted(receipt=each, action=Action.ACK) for each in call.body.all()])
 
 
 async def nack(call: Call[Nothing, Failed]) -> SettledMessages:
     body = call.body
     delay_ms = None if body.delay_ms is UNSET else body.delay_ms
     return await _settled(
-        call.backend,
+        call,
         [
             Receipted(receipt=each, action=Action.NACK, delay_ms=delay_ms, reason=body.reason)
             for each in body.all()
@@ -391,7 +396,7 @@ async def nack(call: Call[Nothing, Failed]) -> SettledMessages:
 async def reject(call: Call[Nothing, Rejected]) -> SettledMessages:
     body = call.body
     return await _settled(
-        call.backend,
+        call,
         [Receipted(receipt=each, action=Action.REJECT, reason=body.reason) for each in body.all()],
     )
 
@@ -399,13 +404,13 @@ async def reject(call: Call[Nothing, Rejected]) -> SettledMessages:
 async def extend(call: Call[Nothing, Extended]) -> SettledMessages:
     body = call.body
     return await _settled(
-        call.backend,
+        call,
         [Receipted(receipt=each, action=Action.EXTEND, delay_ms=body.timeout_ms) for each in body.all()],
     )
 
 
-async def _settled(backend: Backend, settlements: Sequence[Receipted]) -> SettledMessages:
-    outcomes = await backend.broker.queues.settle(settlements, api=ClientApi.HTTP)
+async def _settled(call: Call[Nothing, Any], settlements: Sequence[Receipted]) -> SettledMessages:
+    outcomes = await settle(call.backend.broker, call.caller, settlements, ClientApi.HTTP)
     errors = [error for error in outcomes if error is not None]
     if errors and len(settlements) == 1:
         raise errors[0]

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.metrics.stats import lanes_of, totals_of
-from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import UnknownTask
 from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.parameters import GroupText, OfQueue, OfTopic, TopicText
@@ -29,6 +28,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.queues.messages import DescribeReply, QueueId
+from alpacamq.security.acls import Operation
 from alpacamq.wire.queues import (
     LaneStats,
     QueueDescription,
@@ -215,7 +215,7 @@ class QueuesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 async def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStats:
-    found = await matching_queues(call.backend.broker, call.parameters)
+    found = await matching_queues(call)
     return ReliabilityStats(
         totals=totals_of(found),
         queues=[
@@ -225,12 +225,15 @@ async def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStat
     )
 
 
-async def matching_queues(broker: Broker, query: QueuesQuery) -> list[DescribeReply]:
+async def matching_queues(call: Call[QueuesQuery, Nothing]) -> list[DescribeReply]:
     """Return the requested queues, in order, up to the limit."""
+    query = call.parameters
     found = [
         each
-        for each in await broker.queues.describe_all()
-        if query.group in (UNSET, each.queue.group) and query.topic in (UNSET, each.queue.topic)
+        for each in await call.backend.broker.queues.describe_all()
+        if query.group in (UNSET, each.queue.group)
+        and query.topic in (UNSET, each.queue.topic)
+        and call.sees_queue(each.queue)
     ]
     return sorted(found, key=lambda each: each.queue)[: query.limit]
 
@@ -259,7 +262,7 @@ class PriorityStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def priority_stats(call: Call[QueuesQuery, Nothing]) -> PriorityStats:
-    found = await matching_queues(call.backend.broker, call.parameters)
+    found = await matching_queues(call)
     partitions = _with_rates(call.backend.broker, found)
     return PriorityStats(
         lanes={
@@ -336,6 +339,9 @@ class RedrivesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
     body = call.body
+    if body.target is UNSET:
+        # Each message says where it came from, which its writer may have made up.
+        call.check_cluster(Operation.ALTER)
     task = await call.backend.broker.queues.start_redrive(
         call.parameters.topic,
         target=None if body.target is UNSET else body.target,
@@ -348,21 +354,24 @@ async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
 async def list_redrives(call: Call[RedrivesQuery, Nothing]) -> RedriveList:
     source = None if call.parameters.topic is UNSET else call.parameters.topic
     redrives = await call.backend.broker.queues.redrives(source)
-    return RedriveList(redrives=[_shown(each) for each in redrives])
+    return RedriveList(
+        redrives=[_shown(each) for each in redrives if call.sees_topic(each.source, Operation.READ)]
+    )
 
 
 async def show_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
-    return _shown(await _task(call.backend, call.parameters.id))
+    return _shown(await _task(call))
 
 
 async def cancel_redrive(call: Call[OfTask, Nothing]) -> RedriveDescription:
-    task = await _task(call.backend, call.parameters.id)
+    task = await _task(call)
     return _shown(await call.backend.broker.queues.cancel_redrive(task.id))
 
 
-async def _task(backend: Backend, task_id: str) -> RedriveTask:
-    for task in await backend.broker.queues.redrives():
-        if task.id == task_id:
+async def _task(call: Call[OfTask, Nothing]) -> RedriveTask:
+    task_id = call.parameters.id
+    for task in await call.backend.broker.queues.redrives():
+        if task.id == task_id and call.sees_topic(task.source, Operation.READ):
             return task
     raise UnknownTask(f"unknown redrive {task_id!r}; the last hundred are kept")
 

@@ -14,10 +14,11 @@ from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.remote.history import ReadHistory
 from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.sampling import INTERVAL_S
-from alpacamq.broker.slices import in_slices
+from alpacamq.broker.slices import first_names, in_slices
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.pipelines import PipelineProgress, PipelineState
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.history import SLOTS, Measure
 from alpacamq.wire.stats import GroupsStats, GroupStats, TopicsStats, TopicStats
 
@@ -41,7 +42,11 @@ class GroupStatsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 async def topic_stats(call: Call[TopicStatsQuery, Nothing]) -> TopicsStats:
     broker, query = call.backend.broker, call.parameters
     topics = broker.topics.image.topics
-    names = sorted(name for name in topics if name.startswith(query.prefix) and name not in INTERNAL_TOPICS)
+    names = sorted(
+        name
+        for name in topics
+        if name.startswith(query.prefix) and name not in INTERNAL_TOPICS and call.sees_topic(name)
+    )
     shown = [topics[name] for name in islice(names, query.limit)]
     bounds = await bounds_of_topics(broker, shown)
     return TopicsStats(topics=[_topic_stats(each, bounds[each.name]) for each in shown], total=len(names))
@@ -66,13 +71,15 @@ async def group_stats(call: Call[GroupStatsQuery, Nothing]) -> GroupsStats:
     if OFFSETS_TOPIC not in broker.topics.image.topics:
         return GroupsStats(groups=[], total=0)
     total = 0
-    async for some in in_slices(await broker.groups.group_ids()):
+    groups = list(call.visible_groups(await broker.groups.group_ids()))
+    async for some in in_slices(groups):
         total += sum(name.startswith(query.prefix) for name in some)
-    names = await broker.lags.group_names(query.limit, query.prefix)
+    names = await first_names(groups, query.limit, prefix=query.prefix)
     return GroupsStats(
         groups=[
             GroupStats(group=each.group, topic=each.topic, lag=each.messages, committed_total=each.reached)
             for each in await broker.lags.of(names)
+            if call.sees_topic(each.topic)
         ],
         total=total,
     )
@@ -114,6 +121,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 async def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
     query = call.parameters
+    _check_history(call)
     request = ReadHistory(
         topic=None if query.topic is UNSET else query.topic,
         group=None if query.group is UNSET else query.group,
@@ -133,6 +141,16 @@ async def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
         ],
         missing_nodes=[int(each) for each in missing] or UNSET,
     )
+
+
+def _check_history(call: Call[HistoryQuery, Nothing]) -> None:
+    query, access = call.parameters, call.backend.broker.access
+    if query.topic is not UNSET:
+        call.check_topic(Operation.DESCRIBE, query.topic)
+    if query.group is not UNSET:
+        access.check_group(call.caller, Operation.DESCRIBE, query.group)
+    if query.topic is UNSET and query.group is UNSET:
+        call.check_cluster(Operation.DESCRIBE)
 
 
 def _epoch_ms(after: str) -> int:

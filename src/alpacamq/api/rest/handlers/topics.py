@@ -124,6 +124,7 @@ async def list_topics(call: Call[TopicsQuery, Nothing]) -> TopicList:
         if name.startswith(query.prefix)
         and name > query.after
         and (query.internal or name not in INTERNAL_TOPICS)
+        and call.sees_topic(name)
     )
     listed = [topics[name] for name in islice(names, query.limit)]
     bounds = await bounds_of_topics(broker, listed)

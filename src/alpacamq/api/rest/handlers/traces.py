@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,7 +17,9 @@ from alpacamq.api.rest.parameters import (
     TopicText,
     parse_epoch_us,
 )
+from alpacamq.api.rest.rights import check_trace
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.security.acls import Operation
 from alpacamq.telemetry.tracing import (
     Page,
     RecorderStats,
@@ -123,7 +125,7 @@ class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_traces(call: Call[TracesQuery, Nothing]) -> TraceList:
     query = call.parameters
-    return await _found(call.backend, query, _filter(query))
+    return await _found(call, query, _filter(query))
 
 
 async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
@@ -141,9 +143,9 @@ async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
     traces = call.backend.broker.traces
     if found.is_for_one and not traces.is_alone:
         of_message = [_summary(each.events) for each in await traces.of_message(found) if each.events]
-        fitting = [each for each in of_message if found.fits(each)]
+        fitting = [each for each in of_message if found.fits(each) and _is_visible(call, each)]
         return TraceList(traces=[_overview(each) for each in fitting[: query.limit]], cursor=None)
-    return await _found(call.backend, query, found)
+    return await _found(call, query, found)
 
 
 async def show_trace(call: Call[OfTrace, Nothing]) -> TraceTimeline:
@@ -152,6 +154,7 @@ async def show_trace(call: Call[OfTrace, Nothing]) -> TraceTimeline:
     if not events:
         unasked = f"; nodes {', '.join(map(str, missing))} did not answer" if missing else ""
         raise UnknownTrace(f"unknown trace {trace_id}; it may have been deleted by retention{unasked}")
+    check_trace(call.backend.broker.access, call.caller, {each.topic for each in events if each.topic})
     return TraceTimeline(
         trace_id=trace_id,
         status=_summary(events).status,
@@ -176,11 +179,17 @@ async def trace_stats(call: Call[Nothing, Nothing]) -> TraceStats:
     return TraceStats(enabled=True, passed_over_total=tracing.skipped, **msgspec.structs.asdict(stats))
 
 
-async def _found(backend: Backend, query: TracesQuery, found: TraceFilter) -> TraceList:
+def _is_visible(call: Call[Any, Any], summary: TraceSummary) -> bool:
+    topics = {summary.topic, *(place.topic for place in summary.places)}
+    return call.sees_all or all(call.sees_topic(topic, Operation.READ) for topic in topics)
+
+
+async def _found(call: Call[Any, Any], query: TracesQuery, found: TraceFilter) -> TraceList:
     page: Page = await _asked(
-        backend, lambda store: store.find(found, query.limit, _or_none(query.cursor))
+        call.backend, lambda store: store.find(found, query.limit, _or_none(query.cursor))
     ) or Page(traces=[])
-    return TraceList(traces=[_overview(each) for each in page.traces], cursor=page.cursor)
+    visible = [each for each in page.traces if _is_visible(call, each)]
+    return TraceList(traces=[_overview(each) for each in visible], cursor=page.cursor)
 
 
 async def _asked(backend: Backend, question: Callable[[TraceStore], T]) -> T | None:

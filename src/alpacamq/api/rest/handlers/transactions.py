@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.metrics.stats import State, TransactionStats, stats_of
 from alpacamq.api.rest.errors import UnknownProducer
 from alpacamq.api.rest.parameters import GroupText, MemberText, PartitionIndex, TopicText
+from alpacamq.api.rest.rights import check_producer
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import TransactionalProducer
@@ -114,6 +115,7 @@ class TransactionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 async def init_producer(call: Call[Nothing, NewProducer]) -> ProducerAnswer:
     broker, body = call.backend.broker, call.body
     if body.transactional_id is UNSET:
+        check_producer(broker.access, call.caller)
         return ProducerAnswer(producer_id=await broker.producer_ids.new(), producer_epoch=0)
     request = InitProducer(transactional_id=body.transactional_id, timeout_ms=body.timeout_ms)
     producer: ProducerIdentity = await broker.transactions.ask(request)
@@ -128,7 +130,7 @@ async def heartbeat(call: Call[OfProducerId, Alive]) -> TransactionAnswer:
     producer = ProducerIdentity(call.parameters.id, call.body.producer_epoch)
     query = ListTransactions(producer_ids=frozenset({producer.producer_id}))
     known = next(iter(await call.backend.broker.transactions.find(query)), None)
-    if known is None:
+    if known is None or not call.sees_transactional_id(known.transactional_id):
         raise UnknownProducer(f"no transactional id belongs to producer {producer.producer_id}")
     known.check(producer)
     return transaction_answer(known)
@@ -324,7 +326,7 @@ async def list_transactions(call: Call[TransactionsQuery, Nothing]) -> Transacti
         (
             each
             for each in await call.backend.broker.transactions.find(request)
-            if each.transactional_id > query.after
+            if each.transactional_id > query.after and call.sees_transactional_id(each.transactional_id)
         ),
         key=lambda each: each.transactional_id,
     )

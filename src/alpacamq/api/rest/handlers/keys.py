@@ -1,0 +1,153 @@
+"""API keys: creating, listing and deleting them."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.errors import ConflictingInput
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.model.errors import ClusterNotAuthorized, FeatureNotEnabled, InvalidPrincipal, UnknownApiKey
+from alpacamq.model.topics import INT64_MAX
+from alpacamq.security.acls import OPERATIONS, Operation
+from alpacamq.security.api_keys import MAX_DESCRIPTION_LENGTH, ApiKey
+from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
+
+_SCOPES = {
+    each.name.lower(): each for each in Operation if any(each in known for known in OPERATIONS.values())
+}
+
+
+class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key to create. Without `owner` it acts for the client that creates it."""
+
+    owner: (
+        Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH, description="a user")] | UnsetType
+    ) = UNSET
+    expires_in_ms: Annotated[int, Meta(ge=1, le=INT64_MAX // 2)] | UnsetType = UNSET
+    scopes: Annotated[
+        list[str],
+        Meta(
+            max_length=len(_SCOPES),
+            description=f"operations that it is limited to, of {', '.join(sorted(_SCOPES))}",
+        ),
+    ] = []
+    description: Annotated[str, Meta(max_length=MAX_DESCRIPTION_LENGTH)] = ""
+
+
+class KeyDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A key; `last_used` is when this broker last saw it."""
+
+    id: str
+    owner: str
+    created: int
+    expires: int | None
+    scopes: list[str]
+    description: str
+    last_used: int | None
+
+
+class CreatedKey(KeyDescription, frozen=True, kw_only=True):
+    """A new key. `key` and `aws_secret_access_key` are shown once; `id` is the AWS access key id."""
+
+    key: str
+    aws_secret_access_key: str
+
+
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys, the oldest first."""
+
+    keys: list[KeyDescription]
+
+
+class OfKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
+    access, body = call.backend.broker.access, call.body
+    own = call.caller.principal.name
+    owner = own if body.owner is UNSET else body.owner
+    if owner != own or call.caller.principal == ANONYMOUS:
+        call.check_cluster(Operation.ALTER)
+    if owner == ANONYMOUS.name:
+        raise ConflictingInput("/owner: a key acts for a user; name one", "/owner")
+    if unknown := sorted(set(body.scopes) - _SCOPES.keys()):
+        raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}", "/scopes")
+    if call.caller.key is not None and call.caller.key.scopes:
+        call.check_cluster(Operation.ALTER)  # a limited key must not create an unlimited one
+    now_ms = call.backend.broker.clock.now_ms()
+    key, text = await access.create_api_key(
+        owner,
+        expires_ms=None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms,
+        scopes=[_SCOPES[each] for each in dict.fromkeys(body.scopes)],
+        description=body.description,
+    )
+    fields = msgspec.structs.asdict(_shown(key, None))
+    return CreatedKey(**fields, key=text, aws_secret_access_key=key.aws_secret)
+
+
+def list_keys(call: Call[Nothing, Nothing]) -> KeyList:
+    access = call.backend.broker.access
+    sees_all = access.may_cluster(call.caller, Operation.DESCRIBE)
+    own = call.caller.principal.name
+    keys = [key for key in access.api_keys().values() if sees_all or key.owner == own]
+    keys.sort(key=lambda each: (each.created_ms, each.id))
+    return KeyList(keys=[_shown(key, access.last_use_ms.get(key.id)) for key in keys])
+
+
+async def delete_key(call: Call[OfKey, Nothing]) -> None:
+    access, key_id = call.backend.broker.access, call.parameters.id
+    key = access.api_keys().get(key_id)
+    if key is None or key.owner != call.caller.principal.name:
+        call.check_cluster(Operation.ALTER)
+    await access.delete_api_key(key_id)
+
+
+def _shown(key: ApiKey, last_used: int | None) -> KeyDescription:
+    return KeyDescription(
+        id=key.id,
+        owner=key.owner,
+        created=key.created_ms,
+        expires=key.expires_ms,
+        scopes=[each.name.lower() for each in key.scopes],
+        description=key.description,
+        last_used=last_used,
+    )
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/keys",
+        summary="List API keys, without their secrets",
+        handler=list_keys,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(KeyList,),
+    ),
+    Route(
+        method="POST",
+        path="/keys",
+        summary="Create an API key, whose secret is shown once",
+        handler=create_key,
+        parameters=Nothing,
+        body=NewKey,
+        answers=(CreatedKey,),
+        status=HTTPStatus.CREATED,
+        errors=(ClusterNotAuthorized, FeatureNotEnabled, InvalidPrincipal),
+    ),
+    Route(
+        method="DELETE",
+        path="/keys/{id}",
+        summary="Delete an API key",
+        handler=delete_key,
+        parameters=OfKey,
+        body=Nothing,
+        status=HTTPStatus.NO_CONTENT,
+        errors=(UnknownApiKey, ClusterNotAuthorized),
+    ),
+)
