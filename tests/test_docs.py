@@ -29,6 +29,7 @@ START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
 CLUSTER = DOCS / "guide" / "cluster.md"
+SECURITY = DOCS / "guide" / "security.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Examples that need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
@@ -55,6 +56,8 @@ ELSEWHERE: Mapping[str, str] = {
     ".venv/bin/python -m benchmarks": "takes minutes",
     "kafka-configs.sh ": "tests/compat/test_broker_settings.py",
     "alpacamq serve ": "every test here starts the broker like this",
+    "openssl rand ": "tests here write a password of their own",
+    "chmod 600 ": "as above",
 }
 
 
@@ -181,7 +184,9 @@ def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBr
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("alpacactl") if page != CLUSTER], ids=lambda page: page.stem
+    "page",
+    [page for page in pages_with("alpacactl") if page not in {CLUSTER, SECURITY}],
+    ids=lambda page: page.stem,
 )
 def test_alpacactl_examples_print_the_documented_output(
     page: Path, new_broker: NewBroker, tmp_path: Path
@@ -203,7 +208,7 @@ def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages_with("curl") if page not in pages_with("alpacactl")],
+    [page for page in pages_with("curl") if page not in [*pages_with("alpacactl"), SECURITY]],
     ids=lambda page: page.stem,
 )
 def test_curl_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
@@ -211,6 +216,18 @@ def test_curl_examples_print_the_documented_output(page: Path, new_broker: NewBr
     broker = new_broker()
     broker.start()
     run_examples(page, {"curl", "python"}, broker, tmp_path)
+
+
+def test_security_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run on a broker with the page's own configuration."""
+    users = tmp_path / "users"
+    users.write_text("admin:secret\n")
+    users.chmod(0o600)
+    (configuration,) = [code for _, language, code in blocks(SECURITY) if language == "toml"]
+    section = "[security]" + configuration.partition("[security]")[2]
+    broker = new_broker(config=section.replace("/etc/alpacamq/users", str(users)))
+    broker.start()
+    run_examples(SECURITY, {"alpacactl", "curl", "python"}, broker, tmp_path)
 
 
 @pytest.mark.heavy

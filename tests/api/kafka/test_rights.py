@@ -29,7 +29,7 @@ from alpacamq.protocol.messages import streams as streams_wire
 from alpacamq.protocol.messages import telemetry as telemetry_wire
 from alpacamq.protocol.messages import topics as topic_wire
 from alpacamq.protocol.messages import transactions as transaction_wire
-from alpacamq.protocol.messages import users as user_wire
+from alpacamq.protocol.messages import users as users_wire
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -630,13 +630,13 @@ REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
         )
     ),
     (ApiKey.SASL_HANDSHAKE, ""): lambda _: Asked(sasl_wire.SaslHandshakeRequest(mechanism="PLAIN")),
-    (ApiKey.SASL_AUTHENTICATE, ""): lambda _: Asked(sasl_wire.SaslAuthenticateRequest(auth_bytes=b"")),
+    (ApiKey.SASL_AUTHENTICATE, ""): lambda _: Asked(sasl_wire.SaslAuthenticateRequest()),
     (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
-        user_wire.DescribeUserScramCredentialsRequest()
+        users_wire.DescribeUserScramCredentialsRequest()
     ),
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): lambda _: Asked(
-        user_wire.AlterUserScramCredentialsRequest(
-            deletions=[user_wire.ScramCredentialDeletion(name="nobody", mechanism=1)]
+        users_wire.AlterUserScramCredentialsRequest(
+            deletions=[users_wire.ScramCredentialDeletion(name="nobody", mechanism=1)]
         )
     ),
     (ApiKey.DESCRIBE_QUORUM, ""): lambda _: Asked(quorum_wire.DescribeQuorumRequest()),
