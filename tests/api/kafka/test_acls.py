@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -327,6 +328,18 @@ def test_a_pattern_assigns_only_topics_that_the_member_may_describe(
 
     assert eventually(is_assigned)
     assert found == {broker.broker.topics.image.topic(allowed).id}
+
+
+def test_without_rules_producing_and_fetching_ask_for_no_decision(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(*_: Any) -> bool:
+        raise AssertionError("a decision without rules")
+
+    with secured_broker(tmp_path, acls=False) as broker, wired(broker.addresses[ALICE]) as wire:
+        topic_id = broker.call(broker.broker.topics.create(topic, partitions=1)).id
+        monkeypatch.setattr(broker.broker.access, "may", decide)
+        assert (produced(wire, topic_id), fetched(wire, topic_id)) == (0, 0)
 
 
 def fetching(key: UUID | str, max_wait_ms: int = 0) -> FetchRequest:
