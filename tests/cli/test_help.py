@@ -41,7 +41,9 @@ NEED_NODES = (
     "alpacactl cluster reassign --topic orders --to",
     "alpacactl cluster reassign --file",
 )
-NOT_RUN = (*NEED_SPARK, *NEED_NODES)
+# They need a broker with access rules; tests/cli/test_acl.py runs them.
+NEED_RULES = ("alpacactl acl",)
+NOT_RUN = (*NEED_SPARK, *NEED_NODES, *NEED_RULES)
 ALL = sorted({example for each in everything() for example in each.examples})
 LIVE = "alpacactl top"
 # What an example has to begin afresh for, and what others must not find.

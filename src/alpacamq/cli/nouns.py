@@ -24,6 +24,7 @@ NOUNS: Mapping[str, str] = {
     "delayed": "list, show and cancel delayed messages",
     "trace": "show the trace of a message",
     "transactions": "list, describe and abort transactions",
+    "acl": "list, add and remove access rules",
     "cluster": "show nodes and their health, drain and remove them, move replicas and leaders",
     "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
@@ -38,6 +39,7 @@ ALIASES: Mapping[str, str] = {
     "queues": "queue",
     "transaction": "transactions",
     "pipelines": "pipeline",
+    "acls": "acl",
     "context": "config",
     "traces": "trace",
 }

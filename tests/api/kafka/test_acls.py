@@ -2,12 +2,15 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
+from alpacamq.api.kafka.fetch import PARTITIONS_AT_ONCE
+from alpacamq.api.kafka.produce import BYTES_AT_ONCE
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.error_codes import ErrorCode
@@ -18,11 +21,13 @@ from alpacamq.protocol.messages.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from alpacamq.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from alpacamq.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
+from tests.waiting import eventually
 
 from .share_member import Member, publish
 from .wire import Wire, versions, wired
@@ -266,6 +271,75 @@ def test_the_right_to_the_group_removed_during_a_share_fetch_ends_it(
     response = member.receive_fetch()
     assert response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert not response.responses
+
+
+def test_requests_with_many_partitions_are_refused_topic_by_topic(
+    broker: SecuredBroker, alice: Wire, made: str
+) -> None:
+    """They are served in slices."""
+    allowed = f"{made}-allowed"
+    broker.call(broker.broker.topics.create(allowed, partitions=1))
+    for operation in (Operation.READ, Operation.WRITE):
+        broker.allow(operation, ResourceType.TOPIC, allowed)
+    many = range(2 * PARTITIONS_AT_ONCE)
+    wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in many]
+    topics = [FetchTopic(topic=made, partitions=wanted), FetchTopic(topic=allowed, partitions=wanted[:1])]
+    response = alice.ask(FetchRequest(max_bytes=1 << 20, topics=topics), 12)
+    refused, served = [{part.error_code for part in topic.partitions} for topic in response.responses]
+    assert (refused, served) == ({ErrorCode.TOPIC_AUTHORIZATION_FAILED}, {0})
+    batch = bytes(write_batch([Record(0, 0, b"k", b"v" * 100_000)]))
+    data = [PartitionProduceData(index=index, records=batch) for index in range(50)]
+    assert sum(len(each.records or b"") for each in data) > BYTES_AT_ONCE
+    named = [
+        TopicProduceData(name=made, partition_data=data),
+        TopicProduceData(name=allowed, partition_data=data[:1]),
+    ]
+    response = alice.ask(ProduceRequest(acks=1, timeout_ms=5000, topic_data=named), 9)
+    refused, served = [
+        {part.error_code for part in topic.partition_responses} for topic in response.responses
+    ]
+    assert (refused, served) == ({ErrorCode.TOPIC_AUTHORIZATION_FAILED}, {0})
+
+
+def test_a_pattern_assigns_only_topics_that_the_member_may_describe(
+    broker: SecuredBroker, alice: Wire, made: str
+) -> None:
+    allowed = f"{made}-allowed"
+    broker.call(broker.broker.topics.create(allowed, partitions=1))
+    broker.allow(Operation.DESCRIBE, ResourceType.TOPIC, allowed)
+    broker.allow(Operation.READ, ResourceType.GROUP, made)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=made,
+        member_id="me",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=[],
+        subscribed_topic_regex=f"{made}.*",
+        topic_partitions=[],
+    )
+    found: set[UUID] = set()
+
+    def is_assigned() -> bool:
+        answer = alice.ask(request)
+        assert answer.error_code == 0, answer.error_message
+        if answer.assignment is not None:
+            found.update(each.topic_id for each in answer.assignment.topic_partitions)
+        return bool(found)
+
+    assert eventually(is_assigned)
+    assert found == {broker.broker.topics.image.topic(allowed).id}
+
+
+def test_without_rules_producing_and_fetching_ask_for_no_decision(
+    tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(*_: Any) -> bool:
+        raise AssertionError("a decision without rules")
+
+    with secured_broker(tmp_path, acls=False) as broker, wired(broker.addresses[ALICE]) as wire:
+        topic_id = broker.call(broker.broker.topics.create(topic, partitions=1)).id
+        monkeypatch.setattr(broker.broker.access, "may", decide)
+        assert (produced(wire, topic_id), fetched(wire, topic_id)) == (0, 0)
 
 
 def fetching(key: UUID | str, max_wait_ms: int = 0) -> FetchRequest:

@@ -7,7 +7,7 @@ import pytest
 import alpacamq.api.kafka.requests
 import alpacamq.broker.broker  # noqa: F401 - imports whatever a request can meet
 from alpacamq.api.kafka.errors import CODES
-from alpacamq.api.kafka.requests import HANDLERS, SHARING
+from alpacamq.api.kafka.requests import HANDLERS, SASL, SHARING
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import APIS, ApiKey
 
@@ -41,4 +41,4 @@ def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
 
 
 def test_every_advertised_request_has_a_handler() -> None:
-    assert set(APIS) == {*HANDLERS, *SHARING, ApiKey.PRODUCE, ApiKey.FETCH}
+    assert set(APIS) == {*HANDLERS, *SHARING, *SASL, ApiKey.PRODUCE, ApiKey.FETCH}

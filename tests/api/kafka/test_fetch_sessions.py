@@ -14,6 +14,8 @@ from alpacamq.api.kafka.fetch_sessions import (
 )
 from alpacamq.protocol.fetch_codec import FetchCall, PartitionFetched, PartitionWanted
 
+OWNER = "User:alice"
+
 
 def call(
     session_id: int = 0,
@@ -29,7 +31,7 @@ def call(
 
 
 def opened(sessions: FetchSessions, request: FetchCall) -> FetchSession:
-    session = sessions.open(request, by_id=False)
+    session = sessions.open(request, by_id=False, owner=OWNER)
     assert session is not None
     return session
 
@@ -51,22 +53,32 @@ def test_only_the_next_epoch_of_a_session_is_accepted() -> None:
     session = opened(sessions, call(wanted={b"a": [0]}))
     opened(sessions, call(session.id, 1))
     with pytest.raises(InvalidFetchSessionEpoch):
-        sessions.open(call(session.id, 1), by_id=False)
+        sessions.open(call(session.id, 1), by_id=False, owner=OWNER)
+
+
+def test_a_session_of_another_principal_is_not_found_and_not_ended() -> None:
+    sessions = FetchSessions()
+    session = opened(sessions, call(wanted={b"a": [0]}))
+    with pytest.raises(FetchSessionNotFound):
+        sessions.open(call(session.id, 1), by_id=False, owner="User:mallory")
+    sessions.open(call(session.id, FINAL_EPOCH), by_id=False, owner="User:mallory")
+    sessions.open(call(session.id, wanted={b"b": [0]}), by_id=False, owner="User:mallory")
+    assert opened(sessions, call(session.id, 1)) is session
 
 
 def test_an_unknown_or_closed_session_is_not_found() -> None:
     sessions = FetchSessions()
     session = opened(sessions, call(wanted={b"a": [0]}))
-    assert sessions.open(call(session.id, FINAL_EPOCH), by_id=False) is None
+    assert sessions.open(call(session.id, FINAL_EPOCH), by_id=False, owner=OWNER) is None
     with pytest.raises(FetchSessionNotFound):
-        sessions.open(call(session.id, 1), by_id=False)
+        sessions.open(call(session.id, 1), by_id=False, owner=OWNER)
 
 
 def test_a_session_made_with_names_cannot_go_on_with_ids() -> None:
     sessions = FetchSessions()
     session = opened(sessions, call(wanted={b"a": [0]}))
     with pytest.raises(FetchSessionNotFound):
-        sessions.open(call(session.id, 1), by_id=True)
+        sessions.open(call(session.id, 1), by_id=True, owner=OWNER)
 
 
 def test_the_least_recently_used_session_makes_room() -> None:
@@ -76,21 +88,26 @@ def test_the_least_recently_used_session_makes_room() -> None:
     opened(sessions, call(wanted={b"a": [0]}))
     opened(sessions, call(made[0].id, 2))
     with pytest.raises(FetchSessionNotFound):
-        sessions.open(call(made[1].id, 1), by_id=False)
+        sessions.open(call(made[1].id, 1), by_id=False, owner=OWNER)
 
 
 def test_too_many_partitions_are_served_without_a_session() -> None:
     sessions = FetchSessions()
-    assert sessions.open(call(wanted={b"a": list(range(MAX_SESSION_PARTITIONS + 1))}), by_id=False) is None
+    assert (
+        sessions.open(call(wanted={b"a": list(range(MAX_SESSION_PARTITIONS + 1))}), by_id=False, owner=OWNER)
+        is None
+    )
 
 
 def test_a_session_that_grows_too_large_is_dropped() -> None:
     sessions = FetchSessions()
     session = opened(sessions, call(wanted={b"a": [0]}))
     with pytest.raises(FetchSessionNotFound, match="too large"):
-        sessions.open(call(session.id, 1, wanted={b"b": list(range(MAX_SESSION_PARTITIONS))}), by_id=False)
+        sessions.open(
+            call(session.id, 1, wanted={b"b": list(range(MAX_SESSION_PARTITIONS))}), by_id=False, owner=OWNER
+        )
     with pytest.raises(FetchSessionNotFound, match="unknown fetch session"):
-        sessions.open(call(session.id, 2), by_id=False)
+        sessions.open(call(session.id, 2), by_id=False, owner=OWNER)
 
 
 def test_only_changed_partitions_are_returned() -> None:

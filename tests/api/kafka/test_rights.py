@@ -63,6 +63,7 @@ class Case:
     admin: Wire
     alice: Wire
     name: str
+    topic_id: UUID
     # The next epoch of a share session of alice.
     epoch: int = 1
 
@@ -81,10 +82,6 @@ class Case:
     @property
     def transactional_id(self) -> str:
         return f"{self.name}-id"
-
-    @property
-    def topic_id(self) -> UUID:
-        return self.broker.broker.topics.image.topic(self.topic).id
 
     def names(self) -> Mapping[ResourceType, str]:
         return {
@@ -117,9 +114,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 def case(broker: SecuredBroker) -> Iterator[Case]:
     broker.revoke()
     with wired(broker.addresses[ADMIN]) as admin, wired(broker.addresses[ALICE]) as alice:
-        case = Case(broker, admin, alice, f"case{next(_numbers)}")
-        broker.call(broker.broker.topics.create(case.topic, partitions=1))
-        yield case
+        name = f"case{next(_numbers)}"
+        topic = broker.call(broker.broker.topics.create(f"{name}-topic", partitions=1))
+        yield Case(broker, admin, alice, name, topic.id)
 
 
 def codes(response: Message) -> set[int]:
@@ -178,6 +175,27 @@ def check_denied(case: Case, need: Need, response: Message) -> None:
         assert case.names()[need.right.kind] not in repr(response)
     else:
         assert need.error in codes(response), response
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=identified(row))
+        for row in TABLE
+        if any(need.right.kind is ResourceType.TOPIC for need in row.needs)
+    ],
+)
+def test_the_answer_about_a_forbidden_topic_is_the_same_if_it_does_not_exist(case: Case, row: Row) -> None:
+    prepare = PREPARATIONS.get((row.api, row.when))
+    if prepare is not None:
+        prepare(case)
+        case.broker.revoke()
+    for need in row.needs:
+        if need.right.kind is not ResourceType.TOPIC:
+            case.allow(need.right)
+    forbidden = ask(case, row)
+    case.broker.call(case.broker.broker.topics.delete(case.topic))
+    assert ask(case, row) == forbidden
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=identified(row)) for row in TABLE if not row.needs])
@@ -409,9 +427,11 @@ def describing_share_offsets(
     return Asked(share_wire.DescribeShareGroupOffsetsRequest(groups=[group]))
 
 
-def altering_share_offsets(case: Case) -> Asked:
+def altering_share_offsets(case: Case, name: str | None = None) -> Asked:
     partition = share_wire.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
-    topic = share_wire.AlterShareGroupOffsetsRequestTopic(topic_name=case.topic, partitions=[partition])
+    topic = share_wire.AlterShareGroupOffsetsRequestTopic(
+        topic_name=name or case.topic, partitions=[partition]
+    )
     return Asked(share_wire.AlterShareGroupOffsetsRequest(group_id=case.group, topics=[topic]))
 
 
@@ -719,7 +739,11 @@ def has_share_session(case: Case) -> None:
 
 
 def has_share_offsets(case: Case) -> None:
-    assert not codes(case.admin.ask(altering_share_offsets(case).request))
+    """Use another topic as well: the group exists as long as it has one."""
+    other = f"{case.name}-other"
+    case.broker.call(case.broker.broker.topics.create(other, partitions=1))
+    for name in (case.topic, other):
+        assert not codes(case.admin.ask(altering_share_offsets(case, name).request))
 
 
 def has_streams(case: Case) -> None:
@@ -758,8 +782,8 @@ EXPECTED: Mapping[tuple[ApiKey, str], set[int]] = {
     (ApiKey.HEARTBEAT, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.LEAVE_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.SYNC_GROUP, ""): {ErrorCode.UNKNOWN_MEMBER_ID},
-    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): {ErrorCode.RESOURCE_NOT_FOUND},
     (ApiKey.ELECT_LEADERS, ""): {ErrorCode.ELECTION_NOT_NEEDED},
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): {ErrorCode.RESOURCE_NOT_FOUND},
     (ApiKey.UNREGISTER_BROKER, ""): {ErrorCode.BROKER_ID_NOT_REGISTERED},
     (ApiKey.SHARE_ACKNOWLEDGE, ""): {ErrorCode.INVALID_RECORD_STATE},
     (ApiKey.ADD_RAFT_VOTER, ""): {ErrorCode.INCONSISTENT_CLUSTER_ID},

@@ -520,7 +520,8 @@ class FetchRequests:
                 raise InvalidRequest(f"a fetch must not name more than {MAX_FETCHED_PARTITIONS} partitions")
             if call.replica_id >= 0:
                 raise InvalidRequest("replicas fetch from the cluster listener")
-            session = self._sessions.open(call, by_id=header.api_version >= TOPIC_IDS_FROM)
+            by_id = header.api_version >= TOPIC_IDS_FROM
+            session = self._sessions.open(call, by_id=by_id, owner=connection.caller.name)
         except AlpacaError as error:
             answer.refused(code_of(error))
             answer.fill(

@@ -33,9 +33,11 @@ class InvalidFetchSessionEpoch(AlpacaError):
 class FetchSession:
     """The partitions that one client fetches, and what it last received of each."""
 
-    def __init__(self, session_id: int, by_id: bool) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: str) -> None:
         self.id = session_id
         self.by_id = by_id
+        # The principal of the client: others can neither see nor end the session.
+        self.owner = owner
         self.next_epoch = 1
         self.wanted: OrderedDict[PartitionKey, PartitionWanted] = OrderedDict()
         self._told: dict[PartitionKey, tuple[int, int]] = {}
@@ -87,15 +89,15 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._last_id = 0
 
-    def open(self, call: FetchCall, *, by_id: bool) -> FetchSession | None:
+    def open(self, call: FetchCall, *, by_id: bool, owner: str) -> FetchSession | None:
         """Return the updated session of a request, None for a request without one."""
-        if call.session_epoch == FINAL_EPOCH:
-            self._sessions.pop(call.session_id, None)
-            return None
-        if call.session_epoch == INITIAL_EPOCH:
-            self._sessions.pop(call.session_id, None)
-            return self._create(call, by_id)
         session = self._sessions.get(call.session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if call.session_epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
+            if session is not None:
+                del self._sessions[session.id]
+            return None if call.session_epoch == FINAL_EPOCH else self._create(call, by_id, owner)
         if session is None or session.by_id != by_id:
             raise FetchSessionNotFound(f"unknown fetch session {call.session_id}")
         if session.next_epoch != call.session_epoch:
@@ -113,7 +115,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _create(self, call: FetchCall, by_id: bool) -> FetchSession | None:
+    def _create(self, call: FetchCall, by_id: bool, owner: str) -> FetchSession | None:
         wanted = sum(len(partitions) for _, partitions in call.topics)
         if wanted == 0 or wanted > MAX_SESSION_PARTITIONS:
             return None
@@ -121,7 +123,7 @@ class FetchSessions:
         while self._sessions and (len(self._sessions) >= MAX_SESSIONS or cached > MAX_CACHED_PARTITIONS):
             cached -= len(self._sessions.popitem(last=False)[1].wanted)
         self._last_id = self._last_id % _MAX_INT32 + 1
-        session = FetchSession(self._last_id, by_id)
+        session = FetchSession(self._last_id, by_id, owner)
         session.update(call)
         self._sessions[session.id] = session
         return session
