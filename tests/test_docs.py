@@ -29,6 +29,7 @@ START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
 CLUSTER = DOCS / "guide" / "cluster.md"
+SECURITY = DOCS / "guide" / "security.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Examples that need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
@@ -181,7 +182,9 @@ def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBr
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("alpacactl") if page != CLUSTER], ids=lambda page: page.stem
+    "page",
+    [page for page in pages_with("alpacactl") if page not in (CLUSTER, SECURITY)],
+    ids=lambda page: page.stem,
 )
 def test_alpacactl_examples_print_the_documented_output(
     page: Path, new_broker: NewBroker, tmp_path: Path
@@ -190,6 +193,19 @@ def test_alpacactl_examples_print_the_documented_output(
     broker = new_broker()
     broker.start()
     run_examples(page, {"alpacactl", "curl", "python"}, broker, tmp_path)
+
+
+def test_security_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run on a broker with the page's configuration."""
+    users = tmp_path / "users"
+    users.write_text("admin:of the administrator\n")
+    users.chmod(0o600)
+    for file, password in {"admin": "of the administrator", "alice": "a long password", "new": "x"}.items():
+        (tmp_path / f"{file}.txt").write_text(f"{password}\n")
+    (configuration,) = [code for _, language, code in blocks(SECURITY) if language == "toml"]
+    broker = new_broker(config=configuration.replace("/etc/alpacamq/users", str(users)))
+    broker.start()
+    run_examples(SECURITY, {"alpacactl", "python"}, broker, tmp_path)
 
 
 def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
