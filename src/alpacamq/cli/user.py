@@ -73,8 +73,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import find_user, set_password
-    from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
+    from alpacamq.client.kafka.users import DEFAULT_ITERATIONS, Mechanism, find_user, set_password
 
     mechanisms = [Mechanism(each) for each in parsed.mechanism or Mechanism]
     with connect(parsed) as cluster:
@@ -90,8 +89,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _passwd(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import known_user, set_password
-    from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
+    from alpacamq.client.kafka.users import DEFAULT_ITERATIONS, Mechanism, known_user, set_password
 
     with connect(parsed) as cluster:
         # All of them: the old password must not stay valid for one.

@@ -16,7 +16,11 @@ from alpacamq.protocol.messages.users import (
     ScramCredentialUpsertion,
     UserName,
 )
-from alpacamq.security.scram import SALT_BYTES, Mechanism, salted_password
+
+# Re-exported as arguments of set_password.
+from alpacamq.security.scram import DEFAULT_ITERATIONS as DEFAULT_ITERATIONS
+from alpacamq.security.scram import SALT_BYTES, salted_password
+from alpacamq.security.scram import Mechanism as Mechanism
 
 from .cluster import Cluster
 
