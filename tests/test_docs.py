@@ -223,6 +223,8 @@ def test_security_examples_print_the_documented_output(new_broker: NewBroker, tm
     users = tmp_path / "users"
     users.write_text("admin:secret\n")
     users.chmod(0o600)
+    for file, password in {"admin": "secret", "alice": "a long password", "new": "x"}.items():
+        (tmp_path / f"{file}.txt").write_text(f"{password}\n")
     (configuration,) = [code for _, language, code in blocks(SECURITY) if language == "toml"]
     section = "[security]" + configuration.partition("[security]")[2]
     broker = new_broker(config=section.replace("/etc/alpacamq/users", str(users)))

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.batch import Codec
@@ -37,6 +40,7 @@ READ_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
     "minPartitions",
+    "passwordFile",
     "pushFilters",
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -44,6 +48,7 @@ READ_OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "user",
 )
 WRITE_OPTIONS = (
     SERVERS,
@@ -51,8 +56,10 @@ WRITE_OPTIONS = (
     "includeHeaders",
     "kafka.compression.type",
     "kafka.transaction.timeout.ms",
+    "passwordFile",
     "topic",
     "transactionalId",
+    "user",
 )
 # Spark's own options, which are passed to sources as well.
 _SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode")
@@ -81,6 +88,7 @@ class ReadOptions:
     """Options of a read."""
 
     servers: tuple[Address, ...]
+    login: Login | None
     subscription: Subscription
     starting: Positions
     ending: Positions
@@ -93,17 +101,24 @@ class ReadOptions:
     push_filters: bool
     group_id: str | None
 
+    def connect(self) -> Cluster:
+        return Cluster(*self.servers, login=self.login)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of a write."""
 
     servers: tuple[Address, ...]
+    login: Login | None
     topic: TopicName | None
     transactional_id: str | None
     batch_id: int | None
     transaction_timeout_ms: int
     codec: Codec
+
+    def connect(self) -> Cluster:
+        return Cluster(*self.servers, login=self.login)
 
 
 def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
@@ -115,6 +130,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")
     return ReadOptions(
         servers=options.servers(),
+        login=options.login(),
         subscription=read_subscription(options.get),
         starting=read_positions(options.get, "starting", mode.value),
         ending=read_positions(options.get, "ending", Edge.LATEST),
@@ -142,6 +158,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidOption("batchId needs a transactionalId")
     return WriteOptions(
         servers=options.servers(),
+        login=options.login(),
         topic=name,
         transactional_id=options.get("transactionalId"),
         batch_id=None if batch is None else options.number("batchId", batch, least=0),
@@ -174,6 +191,21 @@ class _Options:
             return tuple(parse_address(each) for each in text.split(",") if each.strip())
         except ValueError as error:
             raise InvalidOption(f"{SERVERS}: {error}") from None
+
+    def login(self) -> Login | None:
+        """Return the user, and its password from the file, which the driver reads."""
+        user, path = self.get("user"), self.get("passwordFile")
+        if user is None and path is None:
+            return None
+        if user is None or path is None:
+            raise InvalidOption("user and passwordFile belong together")
+        try:
+            password = Path(path).read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidOption(f"passwordFile: cannot read {path}: {error}") from None
+        if not password:
+            raise InvalidOption(f"passwordFile: {path} has no password on its first line")
+        return Login(user=user, password=password)
 
     def count(self, name: str) -> int | None:
         text = self.get(name)

@@ -46,7 +46,7 @@ def candidates(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     [
         pytest.param(["to"], ["topics", "top"], id="nouns"),
         pytest.param(["topics", "de"], ["describe", "delete"], id="verbs"),
-        pytest.param(["topics", "create", "x", "--pa"], ["--partitions"], id="options"),
+        pytest.param(["topics", "create", "x", "--par"], ["--partitions"], id="options"),
         pytest.param(["topics", "list", "-o", ""], ["table", "json", "yaml"], id="values"),
         pytest.param(["topics", "list", "--color=a"], ["--color=auto", "--color=always"], id="in one word"),
         pytest.param(["-o", "json", "cons"], ["consume"], id="behind options"),

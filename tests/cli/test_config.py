@@ -15,7 +15,9 @@ from alpacamq.cli.target import Precedence, Target
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
-VARIABLES = ("ALPACACTL_BROKER", "ALPACACTL_HTTP", "ALPACAMQ_ADDRESS")
+VARIABLES = (
+    "ALPACACTL_BROKER", "ALPACACTL_HTTP", "ALPACAMQ_ADDRESS", "ALPACAMQ_USER", "ALPACAMQ_PASSWORD",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -34,8 +36,12 @@ def target(
     broker: str | None = None,
     http: str | None = None,
     context: str | None = None,
+    user: str | None = None,
+    password_file: str | None = None,
 ) -> Target:
-    return Target(broker=broker, http=http, context=context, environ=environ)
+    return Target(
+        broker=broker, http=http, context=context, environ=environ, user=user, password_file=password_file
+    )
 
 
 def said(target: Target) -> tuple[str, str | None]:
@@ -61,6 +67,74 @@ def test_the_source_with_the_highest_precedence_wins(file: Path) -> None:
     assert said(target(both, context="bar", broker="option:2")) == ("bar:1", "option:2")
     assert said(target(both, http="option:1")) == ("option:1", None)
     assert said(target(both, http="option:1", broker="option:2")) == ("option:1", "option:2")
+
+
+def logged_in(target: Target) -> tuple[str, str, str] | None:
+    login = target.login
+    return None if login is None else (login.user, login.password, login.mechanism)
+
+
+@pytest.fixture
+def cafe(file: Path, tmp_path: Path) -> Path:
+    """A current context with a user; the file of its password."""
+    password = tmp_path / "password"
+    password.write_text("of the cafe\r\nnot this\n")
+    context = Context(broker="cafe:2", user="ann", password_file=str(password), mechanism="SCRAM-SHA-512")
+    write(file, Contexts(current="cafe", by_name={"cafe": context, "bar": Context(broker="bar:2")}))
+    return password
+
+
+def test_a_command_logs_in_with_the_first_user_and_password_that_are_given(
+    file: Path, cafe: Path, tmp_path: Path
+) -> None:
+    here = {"ALPACACTL_CONFIG": str(file)}
+    ann = ("ann", "of the cafe", "SCRAM-SHA-512")
+    assert logged_in(target(here)) == ann
+    variables = {**here, "ALPACAMQ_USER": "bob", "ALPACAMQ_PASSWORD": "of bob"}
+    assert logged_in(target(variables)) == ("bob", "of bob", "SCRAM-SHA-512")
+    assert logged_in(target(variables, context="cafe")) == ann
+    assert logged_in(target(variables, context="bar")) == ("bob", "of bob", "SCRAM-SHA-256")
+    assert logged_in(target(here, context="bar")) is None
+    other = tmp_path / "other"
+    other.write_text("of the option")
+    assert logged_in(target(variables, user="eve", password_file=str(other))) == (
+        "eve", "of the option", "SCRAM-SHA-512",
+    )  # fmt: skip
+
+
+def test_the_password_of_the_current_context_is_for_its_broker_and_user_only(file: Path, cafe: Path) -> None:
+    here = {"ALPACACTL_CONFIG": str(file)}
+    assert logged_in(target(here, broker="other:2")) is None
+    assert logged_in(target({**here, "ALPACACTL_BROKER": "other:2"})) is None
+    with pytest.raises(UsageError, match="no password for user eve"):
+        logged_in(target(here, user="eve"))
+    with pytest.raises(UsageError, match="no password for user ann"):
+        logged_in(target(here, broker="other:2", user="ann"))
+
+
+def test_a_missing_empty_or_unused_password_file_is_a_usage_error(file: Path, tmp_path: Path) -> None:
+    here = {"ALPACACTL_CONFIG": str(file)}
+    with pytest.raises(UsageError, match="--password-file needs --user"):
+        logged_in(target(here, password_file="x"))  # noqa: S106 - a path
+    with pytest.raises(UsageError, match="cannot read"):
+        logged_in(target(here, user="ann", password_file=str(tmp_path / "missing")))
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    with pytest.raises(UsageError, match="no password on its first line"):
+        logged_in(target(here, user="ann", password_file=str(empty)))
+
+
+def test_a_context_keeps_a_user_and_the_path_of_its_password(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["config", "set", "cafe", "--broker", "cafe.example", "--user", 'a"n\\n']
+    assert main([*command, "--password-file", "pass"]) == 0
+    kept = Context(broker="cafe.example:9092", user='a"n\\n', password_file=str(tmp_path / "pass"))
+    assert read(file).by_name["cafe"] == kept
+    assert main(["config", "set", "cafe", "--user", "bob"]) == 0
+    assert read(file).by_name["cafe"] == Context(broker="cafe.example:9092", user="bob")
+    assert main(["config", "set", "bar", "--password-file", "pass"]) == 2
 
 
 def test_a_broken_file_matters_only_if_it_is_used(file: Path) -> None:
@@ -100,7 +174,10 @@ def test_the_file_follows_xdg_config_home(tmp_path: Path) -> None:
 
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
 addresses = st.none() | st.from_regex(r"[a-z0-9.]{1,20}:[0-9]{1,4}", fullmatch=True)
-contexts = st.dictionaries(names, st.builds(Context, http=addresses, broker=addresses), max_size=5)
+texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+contexts = st.dictionaries(
+    names, st.builds(Context, http=addresses, broker=addresses, user=texts, password_file=texts), max_size=5
+)
 
 
 @given(by_name=contexts, current=st.none() | names)
@@ -130,8 +207,20 @@ def test_contexts_are_created_used_listed_and_deleted(file: Path, capsys: pytest
     capsys.readouterr()
     assert main(["config", "get-contexts", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"name": "bar", "current": False, "http": "bar.example:8080", "broker": "bar.example:9092"},
-        {"name": "cafe", "current": True, "http": "cafe.example:8080", "broker": "cafe.example:19092"},
+        {
+            "name": "bar",
+            "current": False,
+            "http": "bar.example:8080",
+            "broker": "bar.example:9092",
+            "user": None,
+        },
+        {
+            "name": "cafe",
+            "current": True,
+            "http": "cafe.example:8080",
+            "broker": "cafe.example:19092",
+            "user": None,
+        },
     ]
     assert main(["config", "use", "bar"]) == 0
     assert main(["config", "show", "-o", "json"]) == 0

@@ -18,6 +18,8 @@ from alpacamq.cli.reference import Help, all_commands
 from alpacamq.client.connect import parse_address
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.transactional import claim
+from alpacamq.client.kafka.users import delete_user, find_user, set_password
+from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -44,6 +46,8 @@ NEED_NODES = (
 # They need a broker with access rules; tests/cli/test_acl.py runs them.
 NEED_RULES = ("alpacactl acl",)
 NOT_RUN = (*NEED_SPARK, *NEED_NODES, *NEED_RULES)
+# They ask for a password on a terminal; tests/cli/test_user.py runs them.
+NEED_TERMINAL = {"alpacactl user create alice", "alpacactl user passwd alice"}
 ALL = sorted({example for each in everything() for example in each.examples})
 LIVE = "alpacactl top"
 # What an example has to begin afresh for, and what others must not find.
@@ -79,6 +83,8 @@ class Shop:
             self._http.post("/topics", json=users).raise_for_status()
         if "config" in example:
             assert main(["config", "set", "cafe", "--http", self.broker.http_address]) == 0
+        if "alpacactl user" in example:
+            self._prepare_user(example)
         if "transactions" in example:
             with Cluster(parse_address(self.broker.address)) as cluster:
                 claim(cluster, "till-7", 60_000)
@@ -86,6 +92,15 @@ class Shop:
             settled(self.broker, "reject", *receipts(self.broker, "orders", max=2), reason="sold out")
             eventually(lambda: self._messages("orders.dlq") == 2)
         return self._filled(example)
+
+    def _prepare_user(self, example: str) -> None:
+        """Have the user of the examples, unless the example creates it, and a file with a password."""
+        (self.directory / "alice.txt").write_text("secret\n")
+        with Cluster(parse_address(self.broker.address)) as cluster:
+            if find_user(cluster, "alice") is not None:
+                delete_user(cluster, "alice")
+            if "user create" not in example:
+                set_password(cluster, "alice", "old", Mechanism, DEFAULT_ITERATIONS)
 
     def _stock(self) -> None:
         self._make("orders")
@@ -151,14 +166,16 @@ def shop(opened: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return opened
 
 
-@pytest.mark.parametrize("example", [each for each in ALL if not each.startswith(NOT_RUN) and each != LIVE])
+@pytest.mark.parametrize(
+    "example", [each for each in ALL if not each.startswith(NOT_RUN) and each not in {LIVE, *NEED_TERMINAL}]
+)
 def test_an_example_works_as_printed(
     example: str, shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = shop.open(example)
     words = shlex.split(command)
     capfd.readouterr()
-    if words[0] == "alpacactl" and not {"|", ">"} & set(words):
+    if words[0] == "alpacactl" and not {"|", ">", "<"} & set(words):
         assert main(words[1:]) == 0, capfd.readouterr().err
         return
     alpacactl = shop.directory / "alpacactl"

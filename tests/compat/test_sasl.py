@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
 
+from tests.broker_cluster import make_broker
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -35,13 +36,13 @@ LIFETIME_MS = 2000
 Client = Callable[[str, str, str, str], bytes]
 
 
-def secured(path: Path, *settings: str) -> Iterator[Broker]:
+def secured(path: Path, *settings: str, nodes: int = 1) -> Iterator[Broker]:
     path.mkdir(parents=True)
     users = path / "users"
     users.write_text(f"{USER}:{PASSWORD}\n")
     users.chmod(0o600)
     lines = ["[security]", "authentication = true", f"users_file = '{users}'", *settings]
-    broker = Broker(path / "data", config="\n".join(lines))
+    broker = make_broker(path / "data", nodes, config="\n".join(lines))
     try:
         yield broker.start()
     finally:
@@ -49,9 +50,9 @@ def secured(path: Path, *settings: str) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker whose clients must authenticate."""
-    yield from secured(tmp_path_factory.mktemp("sasl") / "broker")
+    yield from secured(tmp_path_factory.mktemp("sasl") / "broker", nodes=node_count)
 
 
 @pytest.fixture

@@ -267,8 +267,9 @@ def test_variables_of_a_kubernetes_service_are_ignored() -> None:
     assert load(None, environ, {}) == NodeConfig()
 
 
-def test_the_address_variable_of_clients_is_ignored() -> None:
-    assert load(None, {"ALPACAMQ_ADDRESS": "broker.example:8080"}, {}) == NodeConfig()
+def test_the_variables_of_clients_are_ignored() -> None:
+    for name in ("ALPACAMQ_ADDRESS", "ALPACAMQ_USER", "ALPACAMQ_PASSWORD"):
+        assert load(None, {name: "broker.example:8080"}, {}) == NodeConfig()
 
 
 def test_a_port_variable_is_not_mistaken_for_a_kubernetes_service() -> None:

@@ -1,10 +1,12 @@
 """Options: valid ones are parsed, invalid ones give an error that names them."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.batch import Codec
@@ -40,6 +42,31 @@ def test_defaults_are_those_of_sparks_kafka_source_except_isolation() -> None:
     assert not batch.include_headers
     assert batch.isolation is Isolation.COMMITTED
     assert batch.group_id is None
+
+
+def test_the_password_of_the_user_is_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\r\nnot this\n")
+    login = {"user": "ann", "passwordFile": str(file)}
+    assert read_options({**TOPIC, **login}, ReadMode.BATCH).login == Login(user="ann", password="secret")  # noqa: S106
+    written = write_options({**SERVERS, **login})
+    assert written.login == Login(user="ann", password="secret")  # noqa: S106
+    assert "secret" not in repr(written)
+    assert read_options(TOPIC, ReadMode.BATCH).login is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"user": "ann"}, "belong together"),
+        ({"passwordFile": "x"}, "belong together"),
+        ({"user": "ann", "passwordFile": "/missing"}, "cannot read /missing"),
+        ({"user": "ann", "passwordFile": "/dev/null"}, "no password"),
+    ],
+)
+def test_a_user_needs_a_password(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOption, match=reason):
+        write_options({**SERVERS, **options})
 
 
 def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:

@@ -59,7 +59,7 @@ def connect(parsed: argparse.Namespace) -> "Cluster":
 
     target: Target = parsed.target
     addresses = broker_addresses(parsed)
-    cluster = Cluster(*addresses)
+    cluster = Cluster(*addresses, login=target.login)
     if target.broker is None:
         try:
             cluster.any_broker()

@@ -216,6 +216,9 @@ def _names(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
         http=walk.said.get("http"),
         context=walk.said.get("context"),
         environ=os.environ,
+        user=walk.said.get("user"),
+        password_file=walk.said.get("password_file"),
+        mechanism=walk.said.get("sasl_mechanism"),
     )
     parsed = argparse.Namespace(target=target)
     if action.type is not group_name and action.type is not topic_name and action.dest == "name":

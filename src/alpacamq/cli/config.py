@@ -1,6 +1,8 @@
 """`alpacactl config`: named brokers (contexts) and the current one."""
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
 from .commands import add_confirmation, add_verb, confirm, http_addresses, verbs_of
 from .contexts import Context, check_name, write
@@ -30,12 +32,13 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         [
             "alpacactl config set cafe --http 127.0.0.1:8080",
             "alpacactl config set cafe --broker 127.0.0.1:9092",
+            "alpacactl config set cafe --user alice --password-file ~/.cafe-password",
         ],
     )  # fmt: skip
     put.description = (
         "Store the addresses given with --http and --broker under a name. With --http alone, the Kafka "
-        "address "
-        "is requested from the broker. The first context becomes the current one."
+        "address is requested from the broker. --user, --password-file and --sasl-mechanism are stored as "
+        "well; the password itself is not. The first context becomes the current one."
     )
     put.add_argument("name", type=context_name)
 
@@ -61,6 +64,7 @@ def _show(parsed: argparse.Namespace, output: Output) -> None:
         "broker": (None, f"requested from {http.address}")
         if broker is None
         else (broker.address, broker.where),
+        "user": target.user_source,
     }
     output.show(
         {name: {"value": value, "from": where} for name, (value, where) in rows.items()},
@@ -76,15 +80,16 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
             "current": name == contexts.current,
             "http": context.http,
             "broker": context.broker,
+            "user": context.user,
         }
         for name, context in sorted(contexts.by_name.items())
     ]
     output.show(
         listed,
         Table(
-            ["current", "name", "http", "broker"],
+            ["current", "name", "http", "broker", "user"],
             [
-                ["*" if each["current"] else " ", each["name"], each["http"], each["broker"]]
+                ["*" if each["current"] else " ", each["name"], each["http"], each["broker"], each["user"]]
                 for each in listed
             ],
         ),
@@ -95,8 +100,9 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.connect import parse_addresses
 
     check_name(parsed.name)
-    if parsed.http is None and parsed.broker is None:
-        raise UsageError("nothing to store: give --http HOST:PORT, --broker HOST:PORT or both")
+    said = (parsed.http, parsed.broker, parsed.user, parsed.password_file, parsed.sasl_mechanism)
+    if not any(said):
+        raise UsageError("nothing to store: give --http HOST:PORT, --broker HOST:PORT or --user NAME")
     http = None if parsed.http is None else ",".join(map(str, http_addresses(parsed)))
     try:
         broker = None if parsed.broker is None else ",".join(map(str, parse_addresses(parsed.broker)))
@@ -104,19 +110,35 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
         raise UsageError(f"--broker: {error}") from None
     target: Target = parsed.target
     before = target.contexts.by_name.get(parsed.name, Context())
-    context = Context(http=http or before.http, broker=broker or before.broker)
+    # A path is stored as an absolute one: commands run in any directory.
+    password_file = None if parsed.password_file is None else str(Path(parsed.password_file).absolute())
+    if parsed.user not in (None, before.user):
+        before = replace(before, password_file=None)  # of another user
+    context = Context(
+        http=http or before.http,
+        broker=broker or before.broker,
+        user=parsed.user or before.user,
+        password_file=password_file or before.password_file,
+        mechanism=parsed.sasl_mechanism or before.mechanism,
+    )
+    if context.password_file and not context.user:
+        raise UsageError("--password-file needs --user NAME")
     contexts = target.contexts.with_context(parsed.name, context)
     write(target.file, contexts)
     current = ", the current one" if contexts.current == parsed.name else ""
     output.done(
-        {"name": parsed.name, "http": context.http, "broker": context.broker, "file": str(target.file)},
+        {
+            "name": parsed.name,
+            "http": context.http,
+            "broker": context.broker,
+            "user": context.user,
+            "file": str(target.file),
+        },
         f"stored context {parsed.name}{current} in {target.file}",
     )
 
 
 def _use(parsed: argparse.Namespace, output: Output) -> None:
-    from dataclasses import replace
-
     target: Target = parsed.target
     _check_known(target, parsed.name)
     write(target.file, replace(target.contexts, current=parsed.name))

@@ -15,16 +15,21 @@ from .parsing import UsageError
 
 FILE_VARIABLE = "ALPACACTL_CONFIG"
 _MAX_FILE_BYTES = 1 << 20
+_ESCAPED = frozenset({'"', "\\", "\x7f", *map(chr, range(32))})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-_KEYS = ("http", "broker")
+_KEYS = ("http", "broker", "user", "password_file", "mechanism")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Addresses of one broker; None if unknown."""
+    """Addresses of one broker, and the user of commands; None if unknown."""
 
     http: str | None = None
     broker: str | None = None
+    user: str | None = None
+    # The file that holds its password.
+    password_file: str | None = None
+    mechanism: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +89,8 @@ def write(path: Path, contexts: Contexts) -> None:
     lines = [] if contexts.current is None else [f'current = "{contexts.current}"', ""]
     for name, context in sorted(contexts.by_name.items()):
         lines.append(f'[contexts."{name}"]')
-        pairs = zip(_KEYS, (context.http, context.broker), strict=True)
-        lines += [f'{key} = "{value}"' for key, value in pairs if value is not None]
+        values = {key: getattr(context, key) for key in _KEYS}
+        lines += [f"{key} = {_quoted(value)}" for key, value in values.items() if value is not None]
         lines.append("")
     # Replace the target of a symbolic link, not the link; it may be on another file system.
     path = path.resolve()
@@ -101,6 +106,12 @@ def write(path: Path, contexts: Contexts) -> None:
         with suppress(FileNotFoundError):
             Path(draft).unlink()
         raise
+
+
+def _quoted(text: str) -> str:
+    """Return a string of TOML."""
+    escaped = (f"\\u{ord(each):04x}" if each in _ESCAPED else each for each in text)
+    return f'"{"".join(escaped)}"'
 
 
 def _contexts(document: Mapping[str, object]) -> Contexts:
@@ -120,7 +131,7 @@ def _context(name: str, table: object) -> Context:
     if not _NAME.fullmatch(name):
         raise ValueError(f"invalid context name {name!r}")
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-        raise ValueError(f"[contexts.{name}] must have addresses, HOST:PORT, for http and broker")
+        raise ValueError(f"[contexts.{name}] must have texts, such as HOST:PORT for http and broker")
     if unknown := table.keys() - set(_KEYS):
-        raise ValueError(f"[contexts.{name}] has an unknown key {min(unknown)}; valid are http and broker")
-    return Context(http=table.get("http"), broker=table.get("broker"))
+        raise ValueError(f"[contexts.{name}] has an unknown key {min(unknown)}; valid are {', '.join(_KEYS)}")
+    return Context(**table)

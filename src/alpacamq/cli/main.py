@@ -65,7 +65,15 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parsed, unknown = parser_of(given).parse_known_args(given)
     if unknown:
         parsed.verb.error(f"unexpected arguments: {' '.join(unknown)}")
-    parsed.target = Target(broker=parsed.broker, http=parsed.http, context=parsed.context, environ=os.environ)
+    parsed.target = Target(
+        broker=parsed.broker,
+        http=parsed.http,
+        context=parsed.context,
+        environ=os.environ,
+        user=parsed.user,
+        password_file=parsed.password_file,
+        mechanism=parsed.sasl_mechanism,
+    )
     return parsed
 
 

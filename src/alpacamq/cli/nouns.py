@@ -12,7 +12,15 @@ from alpacamq import __version__
 
 from .output import COLORS, FORMATS
 from .parsing import Parser
-from .target import ADDRESS_VARIABLE, BROKER_VARIABLE, DEFAULT_BROKER, DEFAULT_HTTP, HTTP_VARIABLE
+from .target import (
+    ADDRESS_VARIABLE,
+    BROKER_VARIABLE,
+    DEFAULT_BROKER,
+    DEFAULT_HTTP,
+    HTTP_VARIABLE,
+    PASSWORD_VARIABLE,
+    USER_VARIABLE,
+)
 
 NOUNS: Mapping[str, str] = {
     "topics": "list, describe, create, alter, compact and delete topics",
@@ -25,6 +33,7 @@ NOUNS: Mapping[str, str] = {
     "trace": "show the trace of a message",
     "transactions": "list, describe and abort transactions",
     "acl": "list, add and remove access rules",
+    "user": "list, create and delete users, and change their passwords",
     "cluster": "show nodes and their health, drain and remove them, move replicas and leaders",
     "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
@@ -42,9 +51,14 @@ ALIASES: Mapping[str, str] = {
     "acls": "acl",
     "context": "config",
     "traces": "trace",
+    "users": "user",
 }
 # Nouns that are commands themselves.
 VERBS = frozenset({"produce", "consume", "trace", "top", "completion"})
+# The names of the common options.
+_COMMON = ("broker", "http", "context", "user", "password_file", "sasl_mechanism", "output", "color")
+# As SASL names them; here, so that the client is not imported for the help.
+_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 _EPILOG = (
     "Every command has its own --help. Exit codes: 0 ok, 1 failed, 2 invalid usage, "
     "3 broker unreachable, 4 no such topic, group, id or file."
@@ -73,7 +87,7 @@ def parser_of(given: Sequence[str]) -> Parser:
     parser.add_examples(_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
     # Options after the verb override those before it.
-    _add_common(parser, broker=None, http=None, context=None, output=FORMATS[0], color=COLORS[0])
+    _add_common(parser, **{**dict.fromkeys(_COMMON), "output": FORMATS[0], "color": COLORS[0]})
     nouns = parser.add_subparsers(metavar="NOUN", required=True)
     for name, summary in NOUNS.items():
         _add_noun(nouns.add_parser(name, help=summary, parents=_options_of(name)), name, given)
@@ -99,8 +113,7 @@ def _add_noun(parser: argparse.ArgumentParser, name: str, given: Sequence[str]) 
 def _common() -> Parser:
     """Return the options common to all verbs; missing ones keep the value given before the verb."""
     common = Parser(add_help=False)
-    names = ("broker", "http", "context", "output", "color")
-    _add_common(common, **dict.fromkeys(names, argparse.SUPPRESS))
+    _add_common(common, **dict.fromkeys(_COMMON, argparse.SUPPRESS))
     return common
 
 
@@ -122,6 +135,24 @@ def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None
     )
     options.add_argument(
         "--context", metavar="NAME", default=defaults["context"], help="named broker; see `alpacactl config`"
+    )
+    options.add_argument(
+        "--user",
+        metavar="NAME",
+        default=defaults["user"],
+        help=f"user to log in as (${USER_VARIABLE}, the context)",
+    )
+    options.add_argument(
+        "--password-file",
+        metavar="FILE",
+        default=defaults["password_file"],
+        help=f"file with its password (or the password in ${PASSWORD_VARIABLE}; the context; a prompt)",
+    )
+    options.add_argument(
+        "--sasl-mechanism",
+        choices=_MECHANISMS,
+        default=defaults["sasl_mechanism"],
+        help=f"how to log in to the Kafka API (the context, {_MECHANISMS[0]})",
     )
     options.add_argument("-o", "--output", choices=FORMATS, default=defaults["output"], help="output format")
     options.add_argument("--color", choices=COLORS, default=defaults["color"], help="when to colour tables")

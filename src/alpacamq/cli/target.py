@@ -1,8 +1,9 @@
-"""Resolves the broker of a command from options, environment, contexts and defaults.
+"""Resolves the broker of a command, and its user, from options, environment, contexts and defaults.
 
 There are two addresses, of the HTTP API and of the Kafka API. Each is taken from the source with the
 highest precedence. If the HTTP address has a higher precedence than the Kafka address, the Kafka address
-must belong to the same broker and is requested over HTTP.
+must belong to the same broker and is requested over HTTP. The user and the password are taken in the same
+order; those of the current context are used only for the broker of this context.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,14 +11,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .contexts import Context, Contexts, file_of, read
+from .parsing import UsageError
+from .passwords import ask_password, read_password
+
+if TYPE_CHECKING:
+    from alpacamq.client.kafka.connection import Login
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 BROKER_VARIABLE = "ALPACACTL_BROKER"
 DEFAULT_HTTP = "127.0.0.1:8080"
 HTTP_VARIABLE = "ALPACACTL_HTTP"
 ADDRESS_VARIABLE = "ALPACAMQ_ADDRESS"
+USER_VARIABLE = "ALPACAMQ_USER"
+PASSWORD_VARIABLE = "ALPACAMQ_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 class Precedence(IntEnum):
@@ -44,12 +53,23 @@ class Target:
     """The broker that a command uses."""
 
     def __init__(
-        self, *, broker: str | None, http: str | None, context: str | None, environ: Mapping[str, str]
+        self,
+        *,
+        broker: str | None,
+        http: str | None,
+        context: str | None,
+        environ: Mapping[str, str],
+        user: str | None = None,
+        password_file: str | None = None,
+        mechanism: str | None = None,
     ) -> None:
         self._broker = broker
         self._http = http
         self._chosen = context
         self._environ = environ
+        self._user = user
+        self._password_file = password_file
+        self._mechanism = mechanism
 
     @property
     def file(self) -> Path:
@@ -82,6 +102,57 @@ class Target:
         found = next(said for said in self._broker_sources() if said.address)
         return None if self.http.precedence < found.precedence else found
 
+    @cached_property
+    def user(self) -> str | None:
+        """Name of the user, if the command has one."""
+        return self.user_source[0]
+
+    @property
+    def user_source(self) -> tuple[str | None, str]:
+        """Name of the user and its source."""
+        if self._user:
+            return self._user, "--user"
+        of_context = self._login_context.user
+        if self._chosen and of_context:
+            return of_context, f"context {self.context_name}"
+        if said := self._environ.get(USER_VARIABLE):
+            return said, f"${USER_VARIABLE}"
+        return of_context, f"context {self.context_name}" if of_context else "default"
+
+    @cached_property
+    def login(self) -> "Login | None":
+        """The user and its password; None if the command has no user."""
+        from alpacamq.client.kafka.connection import DEFAULT_MECHANISM, Login
+
+        if self.user is None:
+            if self._password_file:
+                raise UsageError("--password-file needs --user NAME")
+            return None
+        mechanism = self._mechanism or self._login_context.mechanism or DEFAULT_MECHANISM
+        return Login(user=self.user, password=self._password(self.user), mechanism=mechanism)
+
+    @property
+    def _login_context(self) -> Context:
+        """The context whose user and password are used; an empty one if they are of another broker."""
+        is_its_broker = (self.broker or self.http).precedence >= Precedence.CURRENT_CONTEXT
+        return self._context if self._chosen or is_its_broker else Context()
+
+    def _password(self, user: str) -> str:
+        if self._password_file:
+            return read_password(self._password_file, "--password-file")
+        context = self._login_context
+        kept = context.password_file if context.user == user else None
+        if kept and self._chosen:
+            return read_password(kept, f"context {self.context_name}")
+        if said := self._environ.get(PASSWORD_VARIABLE):
+            return said
+        if kept:
+            return read_password(kept, f"context {self.context_name}")
+        return ask_password(
+            f"Password of {user}: ",
+            f"no password for user {user}: use --password-file FILE or ${PASSWORD_VARIABLE}",
+        )
+
     # Lazily: a broken contexts file matters only if it would be used.
     def _http_sources(self) -> Iterator[AddressSource]:
         yield AddressSource(address=self._http or "", precedence=Precedence.OPTION, where="--http")
@@ -111,7 +182,12 @@ class Target:
         return AddressSource(address=self._environ.get(name, ""), precedence=precedence, where=f"${name}")
 
     def _of_context(self, precedence: Precedence, key: str) -> AddressSource:
-        name = self.context_name
-        context = Context() if name is None else self.contexts.by_name[name]
-        address = context.http if key == "http" else context.broker
-        return AddressSource(address=address or "", precedence=precedence, where=f"context {name}")
+        address = self._context.http if key == "http" else self._context.broker
+        return AddressSource(
+            address=address or "", precedence=precedence, where=f"context {self.context_name}"
+        )
+
+    @property
+    def _context(self) -> Context:
+        """The effective context; an empty one if there is none."""
+        return Context() if self.context_name is None else self.contexts.by_name[self.context_name]

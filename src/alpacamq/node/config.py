@@ -53,7 +53,7 @@ TIB = 1 << 40
 _SERVICE_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP|SCTP))(_\w+)?")
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 # Read by clients; it may be exported for alpacactl in the environment of a broker.
-_CLIENT_VARIABLES = frozenset({"ALPACAMQ_ADDRESS"})
+_CLIENT_VARIABLES = frozenset({"ALPACAMQ_ADDRESS", "ALPACAMQ_USER", "ALPACAMQ_PASSWORD"})
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True):

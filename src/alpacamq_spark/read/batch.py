@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with Cluster(*options.servers) as cluster:
+        with options.connect() as cluster:
             there = extents(cluster, options.subscription.partitions(cluster), options.isolation)
             starts = options.starting.resolve(cluster, there)
             ends = options.ending.resolve(cluster, there)
@@ -47,6 +47,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             self._columns,
             self._options.isolation,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            login=self._options.login,
             timestamp_ms=self.predicates.timestamp_ms,
         )
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.fetch import Fetched, FetchedBatch, PartitionFetcher
 from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.model.address import Address
@@ -387,13 +388,14 @@ def read_range(
     isolation: Isolation,
     *,
     fail_on_data_loss: bool,
+    login: Login | None,
     timestamp_ms: Interval = EVERY_NUMBER,
 ) -> Iterator[pa.RecordBatch]:
     """Read everything in the range that is visible with this isolation, as Arrow batches."""
     decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
     size = records = 0
-    with Cluster(*servers) as cluster:
+    with Cluster(*servers, login=login) as cluster:
         source = _RangeFetcher(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)

@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     @property
     def _cluster(self) -> Cluster:
         if self._opened is None:
-            self._opened = Cluster(*self.options.servers)
+            self._opened = self.options.connect()
         return self._opened
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
@@ -93,6 +93,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
             self._columns,
             self.options.isolation,
             fail_on_data_loss=self.options.fail_on_data_loss,
+            login=self.options.login,
         )
 
     def commit(self, end: Json) -> None:

@@ -10,7 +10,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
@@ -48,11 +47,11 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return _stage(self._options, self._batch, iterator)
 
     def commit(self, messages: Messages) -> None:
-        with Cluster(*self._options.servers) as cluster:
+        with self._options.connect() as cluster:
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages) -> None:
-        with Cluster(*self._options.servers) as cluster:
+        with self._options.connect() as cluster:
             abort(cluster, self._batch, _staged(messages))
 
 
@@ -80,26 +79,26 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         return _stage(self._options, batch, batches)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
-        with Cluster(*self._options.servers) as cluster:
+        with self._options.connect() as cluster:
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
         # Without a message the batch is unknown: its repetition aborts what its tasks left, or the
         # timeout does.
         if staged := _staged(messages):
-            with Cluster(*self._options.servers) as cluster:
+            with self._options.connect() as cluster:
                 abort(cluster, staged[0].batch, staged)
 
 
 def check_reachable(options: WriteOptions) -> None:
     """Check that a broker answers, before tasks wait for one that does not exist."""
-    with Cluster(*options.servers) as cluster:
+    with options.connect() as cluster:
         cluster.any_broker()
 
 
 def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
     context = _task()
-    with Cluster(*options.servers) as cluster:
+    with options.connect() as cluster:
         area = StagingArea(cluster, options, batch, context.partitionId(), context.attemptNumber())
         area.begin()
         try:

@@ -22,6 +22,7 @@ from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq.client.http.connection import HttpApi, Problem
 from alpacamq.client.http.queues import QueueName, Settle, delete_queues, receive, settle
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.fetch import PartitionFetcher
 from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.client.kafka.producer import Acks, PartitionWriter
@@ -48,6 +49,7 @@ class BenchTopic:
     broker: Address
     topic: str
     partitions: int
+    login: Login | None
 
     def of(self, client: int) -> TopicPartition:
         return TopicPartition(TopicName(self.topic), client % self.partitions)
@@ -58,7 +60,7 @@ class Writer:
 
     def __init__(self, place: BenchTopic, client: int, load: Load) -> None:
         self._load = load
-        self._cluster = Cluster(place.broker)
+        self._cluster = Cluster(place.broker, login=place.login)
         self._writer = PartitionWriter(self._cluster, place.of(client), load.acks)
         # Text of few letters, which compresses about as well as typical messages.
         letters = random.Random(client).choices(string.ascii_lowercase[:16], k=load.size_bytes)  # noqa: S311
@@ -106,7 +108,7 @@ def consume(
     """Read the client's partitions from start to end, and measure each fetch."""
     mine = [each for each in sorted(ends) if each.partition % load.clients == client]
     wanted = load.share(client)
-    with Cluster(place.broker) as cluster:
+    with Cluster(place.broker, login=place.login) as cluster:
         fetchers = [PartitionFetcher(cluster, each, Isolation.COMMITTED) for each in mine]
         spans = extents(cluster, mine)
         gate.wait()
@@ -169,7 +171,7 @@ def publish_timed(
 
 def follow(place: BenchTopic, sent: SentCounts, partition: int, meter: Meter, gate: Gate) -> None:
     """Read one partition as it grows, and measure each message from its scheduled time."""
-    with Cluster(place.broker) as cluster:
+    with Cluster(place.broker, login=place.login) as cluster:
         fetcher = PartitionFetcher(cluster, place.of(partition), Isolation.COMMITTED)
         position = extents(cluster, [place.of(partition)])[place.of(partition)].end
         patience = IdleTimeout(sent)
@@ -355,7 +357,12 @@ def _topic(parsed: argparse.Namespace) -> Iterator[BenchTopic]:
             is_made = True
             topic = find_topic(cluster, name)
     try:
-        yield BenchTopic(broker=address, topic=name, partitions=len(topic.partitions))
+        yield BenchTopic(
+            broker=address,
+            topic=name,
+            partitions=len(topic.partitions),
+            login=parsed.target.login,
+        )
     finally:
         if is_made and not parsed.keep:
             with _undisturbed(), connect(parsed) as cluster:

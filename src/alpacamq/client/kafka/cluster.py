@@ -26,7 +26,7 @@ from alpacamq.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-from .connection import Connection
+from .connection import Connection, Login
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,8 +63,9 @@ def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
 class Cluster:
     """Routes requests to the right broker; connects on first use."""
 
-    def __init__(self, bootstrap: Address, *others: Address) -> None:
+    def __init__(self, bootstrap: Address, *others: Address, login: Login | None = None) -> None:
         self._bootstrap = bootstrap
+        self._login = login
         self._others = others
         self._connections: dict[Address, Connection] = {}
 
@@ -176,7 +177,7 @@ class Cluster:
     def _to(self, address: Address) -> Connection:
         connection = self._connections.get(address)
         if connection is None or not connection.is_open:
-            connection = self._connections[address] = Connection(address)
+            connection = self._connections[address] = Connection(address, login=self._login)
         return connection
 
 

@@ -1,11 +1,14 @@
-"""One connection to one broker: framing, correlation ids, versions and deadlines.
+"""One connection to one broker: framing, correlation ids, versions, login and deadlines.
 
 Requests are sent one at a time. After any error the connection is closed and not reused: a late
 response could be mistaken for the response to another request.
 """
 
+import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
 from struct import Struct
 from typing import TypeVar
 
@@ -21,10 +24,17 @@ from alpacamq.protocol.messages.committed_offsets import OffsetCommitRequest, Of
 from alpacamq.protocol.messages.fetch import FetchRequest
 from alpacamq.protocol.messages.groups import FindCoordinatorRequest
 from alpacamq.protocol.messages.produce import ProduceRequest
+from alpacamq.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from alpacamq.protocol.messages.topics import DeleteTopicsRequest
 from alpacamq.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
+from alpacamq.security.scram import NONCE_BYTES, ClientExchange, Mechanism
 
 R = TypeVar("R", bound=Message)
 
@@ -34,6 +44,8 @@ CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 _HANDSHAKE_VERSION = 3
+# Share of a session after which the client authenticates again.
+_RENEWED_AFTER = 0.8
 _NAMED_BY = "--broker HOST:PORT, ALPACACTL_BROKER or a context (`alpacactl config`)"
 
 # Versions narrower than those we can read and write: in later ones topics go by id instead of name, and
@@ -48,6 +60,8 @@ _VERSIONS: Mapping[type[Message], tuple[int, int]] = {
     DeleteTopicsRequest: (6, 6),
     AddPartitionsToTxnRequest: (0, 3),
     EndTxnRequest: (0, 4),
+    # After version 0, messages have no header.
+    SaslHandshakeRequest: (1, 1),
 }
 _APIS: Mapping[type[Message], Api] = {api.request: api for api in APIS.values()}
 _REQUEST_START = Struct(">hhih")
@@ -55,16 +69,35 @@ _INT32 = Struct(">i")
 _INT16 = Struct(">h")
 
 
+PLAIN = "PLAIN"
+MECHANISMS = (*map(str, Mechanism), PLAIN)
+DEFAULT_MECHANISM = str(Mechanism.SHA_256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user and its password."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: str = DEFAULT_MECHANISM
+
+
 class Connection:
     """A socket with negotiated versions."""
 
-    def __init__(self, address: Address, *, connect_s: float = CONNECT_S) -> None:
+    def __init__(self, address: Address, *, login: Login | None = None, connect_s: float = CONNECT_S) -> None:
         self.address = address
+        self._login = login
+        self._login_again_at = inf
+        self._was_served = False
         self._correlation_id = 0
         self._deadline = time.monotonic() + connect_s
         self._socket = connect(address, self._deadline, named_by=_NAMED_BY)
         try:
             self._spoken = self._handshake()
+            if login is not None:
+                self._log_in(login)
         except BaseException:
             self.close()
             raise
@@ -78,22 +111,59 @@ class Connection:
 
     def call(self, request: Message, answer: type[R], *, timeout_s: float = REQUEST_S) -> R:
         """Send a request in the highest common version and return the response."""
-        api = _APIS[type(request)]
-        assert api.response is answer
-        version = self._version(api)
         self._deadline = time.monotonic() + timeout_s
-        return decode(answer, version, self._exchange(api, version, encode(request, version)))
+        self._log_in_again()
+        return self._ask(request, answer)
 
     def tell(self, request: Message, *, timeout_s: float = REQUEST_S) -> None:
         """Send a request without a response: a Produce with acks=0."""
+        self._deadline = time.monotonic() + timeout_s
+        self._log_in_again()
         api = _APIS[type(request)]
         version = self._version(api)
-        self._deadline = time.monotonic() + timeout_s
         try:
             self._send(api, version, encode(request, version))
         except OSError as error:
             self.close()
             raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
+
+    def _ask(self, request: Message, answer: type[R]) -> R:
+        api = _APIS[type(request)]
+        assert api.response is answer
+        version = self._version(api)
+        return decode(answer, version, self._exchange(api, version, encode(request, version)))
+
+    def _log_in_again(self) -> None:
+        """Begin a new session if the old one is nearly over."""
+        if self._login is not None and time.monotonic() > self._login_again_at:
+            try:
+                self._log_in(self._login)
+            except BaseException:
+                self.close()
+                raise
+
+    def _log_in(self, login: Login) -> None:
+        about = f"logging in to {self.address} as {login.user}"
+        agreed = self._ask(SaslHandshakeRequest(mechanism=login.mechanism), SaslHandshakeResponse)
+        offer = ", ".join(agreed.mechanisms)
+        check(about, agreed.error_code, offer and f"{login.mechanism} is not one of {offer}")
+        if login.mechanism == PLAIN:
+            last = self._send_token(about, f"\0{login.user}\0{login.password}".encode())
+        else:
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            exchange = ClientExchange(Mechanism(login.mechanism), login.user, login.password, nonce)
+            first = self._send_token(about, exchange.first)
+            last = self._send_token(about, exchange.final(first.auth_bytes))
+            exchange.verify(last.auth_bytes)
+        lifetime_ms = last.session_lifetime_ms
+        self._login_again_at = (
+            time.monotonic() + _RENEWED_AFTER * lifetime_ms / 1000 if lifetime_ms > 0 else inf
+        )
+
+    def _send_token(self, about: str, token: bytes) -> SaslAuthenticateResponse:
+        answer = self._ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        check(about, answer.error_code, answer.error_message)
+        return answer
 
     def _version(self, api: Api) -> int:
         lowest, highest = _VERSIONS.get(api.request, (api.min_version, api.max_version))
@@ -124,7 +194,9 @@ class Connection:
         """Send one request and return the body of its response."""
         try:
             self._send(api, version, body)
-            return self._receive(api, version)
+            answer = self._receive(api, version)
+            self._was_served |= api.key != ApiKey.API_VERSIONS
+            return answer
         except TimeoutError:
             self.close()
             raise Unreachable(
@@ -133,7 +205,12 @@ class Connection:
             ) from None
         except OSError as error:
             self.close()
-            raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
+            # So does a broker with security.authentication, after ApiVersions.
+            anonymous = self._login is None and api.key != ApiKey.API_VERSIONS and not self._was_served
+            hint = "; if it asks clients to authenticate, give a user and a password" if anonymous else ""
+            raise Unreachable(
+                f"{self.address} closed the connection during {api.name}: {error}{hint}"
+            ) from error
         except ProtocolError:
             self.close()
             raise
