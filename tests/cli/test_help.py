@@ -145,6 +145,8 @@ class Shop:
             return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")
         if "--start-offset 41" in example:
             return example.replace("41", str(self._open_transaction("payments")))
+        if "key delete KEY" in example:
+            return example.replace("KEY", self._http.post("/keys", json={"owner": "shop"}).json()["id"])
         if example.endswith("dlq cancel ID"):
             slow = {"messages_per_second": 1}
             answer = self._http.post("/topics/orders.dlq/dead-letters/redrive", json=slow)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.cli.main import main
+from alpacamq.client.connect import parse_address
+from alpacamq.client.http.connection import Credentials, HttpApi, Problem
 from tests.brokers import Broker
 
 from .command import Command, InProcess, Ran
@@ -171,3 +173,26 @@ def test_a_login_password_is_asked_for_on_a_terminal(secured: Broker) -> None:
         terminal.wait_for("Password of admin")
         terminal.press("of-admin\n")
         assert terminal.ended() == 0
+
+
+def test_commands_over_http_log_in(admin: As, anyone: Command, secured: Broker, tmp_path: Path) -> None:
+    assert admin.json("cluster", "status")["node"] == 1
+    assert "send a user and password" in anyone.fails(1, "cluster", "status")
+    wrong = As(secured, tmp_path, "admin", "wrong")
+    assert "wrong user name or password" in wrong.fails(1, "cluster", "status")
+
+
+def test_keys_are_created_listed_and_deleted(admin: As, secured: Broker) -> None:
+    created = admin.json("key", "create", "--scope", "read", "--expires", "90d", "--description", "reports")
+    assert created["owner"] == "admin"
+    assert created["key"].startswith(f"amq_{created['id']}_")
+    (listed,) = admin.json("key", "list")
+    assert (listed["id"], listed["scopes"], listed["description"]) == (created["id"], ["read"], "reports")
+    assert created["key"] not in admin.ok("key", "list")
+    with HttpApi(parse_address(secured.http_address), credentials=Credentials(key=created["key"])) as api:
+        assert api.get(("topics",), dict[str, object])
+        with pytest.raises(Problem, match="CREATE is not allowed"):
+            api.send("POST", ("topics",), dict[str, object], {"name": "forbidden"})
+    admin.ok("key", "delete", created["id"], "--yes")
+    assert admin.json("key", "list") == []
+    assert created["id"] in admin.fails(4, "key", "delete", created["id"], "--yes")

@@ -90,9 +90,12 @@ def broker_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":
 
 def connect_http(parsed: argparse.Namespace) -> "HttpApi":
     """Connect to the HTTP API of the target broker."""
-    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.http.connection import Credentials, HttpApi
 
-    return HttpApi(*http_addresses(parsed))
+    target: Target = parsed.target
+    login = None if target.user is None else target.login
+    credentials = None if login is None else Credentials(user=login.user, password=login.password)
+    return HttpApi(*http_addresses(parsed), credentials=credentials)
 
 
 def http_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":

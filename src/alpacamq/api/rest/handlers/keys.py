@@ -13,6 +13,7 @@ from alpacamq.model.topics import INT64_MAX
 from alpacamq.security.acls import OPERATIONS, Operation
 from alpacamq.security.api_keys import MAX_DESCRIPTION_LENGTH, ApiKey
 from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
+from alpacamq.wire.keys import CreatedKey, KeyDescription, KeyList
 
 _SCOPES = {
     each.name.lower(): each for each in Operation if any(each in known for known in OPERATIONS.values())
@@ -34,31 +35,6 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = []
     description: Annotated[str, Meta(max_length=MAX_DESCRIPTION_LENGTH)] = ""
-
-
-class KeyDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A key; `last_used` is when this broker last saw it."""
-
-    id: str
-    owner: str
-    created: int
-    expires: int | None
-    scopes: list[str]
-    description: str
-    last_used: int | None
-
-
-class CreatedKey(KeyDescription, frozen=True, kw_only=True):
-    """A new key. `key` and `aws_secret_access_key` are shown once; `id` is the AWS access key id."""
-
-    key: str
-    aws_secret_access_key: str
-
-
-class KeyList(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys, the oldest first."""
-
-    keys: list[KeyDescription]
 
 
 class OfKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
