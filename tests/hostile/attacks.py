@@ -18,6 +18,7 @@ from alpacamq.protocol.messages import (
     produce,
     share,
     topics,
+    users,
 )
 from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import consumer_groups as consumers
@@ -433,6 +434,16 @@ def _alter_share_offsets(count: int) -> Message:
     )
 
 
+def _delete_users(count: int) -> Message:
+    deletions = [users.ScramCredentialDeletion(name=name, mechanism=1) for name in _names(count)]
+    return users.AlterUserScramCredentialsRequest(deletions=deletions)
+
+
+def _alter_user(count: int) -> Message:
+    upsertion = users.ScramCredentialUpsertion(name="u", mechanism=1, iterations=4096)
+    return users.AlterUserScramCredentialsRequest(upsertions=[upsertion] * count)
+
+
 ATTACKS = (
     Attack(name="Metadata", build=_metadata(lambda _: "t", create=False), entries=2_000_000, version=4),
     Attack(
@@ -664,6 +675,15 @@ ATTACKS = (
         ),
         entries=2_000_000,
     ),
+    Attack(
+        name="DescribeUserScramCredentials",
+        build=lambda n: users.DescribeUserScramCredentialsRequest(
+            users=[users.UserName(name=name) for name in _names(n)]
+        ),
+        entries=900_000,
+    ),
+    Attack(name="AlterUserScramCredentials, unknown users", build=_delete_users, entries=700_000),
+    Attack(name="AlterUserScramCredentials, one user again and again", build=_alter_user, entries=400_000),
 )
 
 _BY_NAME = {attack.name: attack for attack in ATTACKS}

@@ -211,6 +211,10 @@ class Access:
         """Yield the users of the metadata."""
         yield from self._metadata.image.users.values()
 
+    def stored_user(self, name: str) -> User | None:
+        """Return a user of the metadata; None if there is none of this name."""
+        return self._metadata.image.users.get(name)
+
     def credential(self, mechanism: Mechanism, name: str) -> Credential:
         """Return the credential of a user; one that no password matches if there is none."""
         known = self.user(name)

@@ -120,6 +120,8 @@ class Topics:
         self._loaded = asyncio.Event()
         # Differences that are not applied yet.
         self._changed: dict[TopicId, None] = {}
+        # Of topics that were asked for: building an id from its bytes takes longer than a request should.
+        self._names_by_id: dict[bytes, str] = {}
         self._deleted: dict[TopicId, Topic] = {}
         self._defaults_changed = False
         self._applying: asyncio.Task[None] | None = None
@@ -156,6 +158,9 @@ class Topics:
 
     def partition(self, name: str, index: int) -> Partition:
         """Return a partition that this broker leads; else raise the reason that `absence` returns."""
+        # Partitions are found by ids as well, which are never ASCII, as names always are.
+        if not name.isascii():
+            raise UnknownTopic(f"no topic is named {name!r}")
         if (found := self.find(name.encode(), index)) is None:
             raise self.absence(name.encode(), index)
         return found
@@ -280,6 +285,14 @@ class Topics:
             replication_factor = states[0].replication_factor if states else 1
         found[MIN_ISR] = str(described_min_isr(self.image, topic, replication_factor))
         return found
+
+    def name_by_id(self, key: bytes) -> str | None:
+        """Return the name of the topic with a 16-byte id; None if there is none."""
+        if (name := self._names_by_id.get(key)) is None:
+            topic = self.image.topic_by_id(TopicId(bytes=key))
+            if topic is not None:
+                name = self._names_by_id[key] = topic.name
+        return name
 
     def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
@@ -530,6 +543,7 @@ class Topics:
     def _image_changed(self, delta: Delta) -> None:
         """Note what is to be applied. Deleted partitions are hidden at once."""
         for topic in delta.deleted.values():
+            self._names_by_id.pop(topic.id.bytes, None)
             self._deleted[topic.id] = topic
             for partition in list(self._replicas.of_topic(topic.id).values()):
                 self._replicas.set_not_led(partition)

@@ -24,6 +24,7 @@ from alpacamq.protocol.messages.acls import (
 from alpacamq.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from alpacamq.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from alpacamq.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
@@ -340,6 +341,35 @@ def test_without_rules_producing_and_fetching_ask_for_no_decision(
         topic_id = broker.call(broker.broker.topics.create(topic, partitions=1)).id
         monkeypatch.setattr(broker.broker.access, "may", decide)
         assert (produced(wire, topic_id), fetched(wire, topic_id)) == (0, 0)
+
+
+def test_a_name_in_place_of_an_id_gets_round_no_rule(broker: SecuredBroker, admin: Wire, alice: Wire) -> None:
+    name = "sixteen-letters-"
+    topic_id = broker.call(broker.broker.topics.create(name, partitions=1)).id
+    publish(admin, name, b"secret")
+    forged = UUID(bytes=name.encode())
+    assert (fetched(alice, forged), produced(alice, forged)) == (ErrorCode.UNKNOWN_TOPIC_ID,) * 2
+    broker.allow(Operation.READ, ResourceType.TOPIC, name)
+    assert fetched(alice, topic_id) == 0
+
+
+def test_an_id_in_place_of_a_name_gets_round_no_rule(
+    broker: SecuredBroker, admin: Wire, alice: Wire, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few ids are text, and could be sent as names."""
+    topic_id = UUID(bytes=b"abcdefA\xc2\xa1abcdefg")
+    monkeypatch.setattr("alpacamq.broker.topics.uuid4", lambda: topic_id)
+    broker.call(broker.broker.topics.create(topic, partitions=1))
+    broker.allow(Operation.READ, ResourceType.TOPIC, "*")
+    broker.create(rule(Operation.READ, ResourceType.TOPIC, topic, permission=Permission.DENY))
+    publish(admin, topic, b"secret")
+    (part,) = alice.ask(fetching(topic_id.bytes.decode()), 12).responses[0].partitions
+    assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not part.records
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    named = ListOffsetsTopic(name=topic_id.bytes.decode(), partitions=[wanted])
+    (listed,) = alice.ask(ListOffsetsRequest(topics=[named])).topics[0].partitions
+    assert listed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def fetching(key: UUID | str, max_wait_ms: int = 0) -> FetchRequest:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from alpacamq.cluster.commands import MAX_SECURITY_CHANGES
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.users import (
     AlterUserScramCredentialsRequest,
@@ -139,6 +140,12 @@ def test_a_user_is_altered_once_in_a_request(wire: Wire, topic: str) -> None:
     assert both == [(name, ErrorCode.DUPLICATE_RESOURCE)]
     assert describe(wire, name) == {name: {SHA_256: 4096}}
     assert describe(wire, name, name) == {name: ErrorCode.DUPLICATE_RESOURCE}
+
+
+def test_a_request_alters_a_limited_number_of_users(wire: Wire) -> None:
+    deleted = tuple((f"user-{number}", SHA_256) for number in range(MAX_SECURITY_CHANGES + 1))
+    assert {code for _, code in alter(wire, deleted=deleted)} == {ErrorCode.INVALID_REQUEST}
+    assert {code for _, code in alter(wire, deleted=deleted[1:])} == {ErrorCode.RESOURCE_NOT_FOUND}
 
 
 def test_users_of_the_configuration_are_neither_listed_nor_altered(administrator: Wire) -> None:

@@ -281,7 +281,7 @@ class PendingFetch:
                 self._limited,
                 Operation.READ,
                 topic,
-                self._broker.topics.image,
+                self._broker.topics,
                 by_id=self._header.api_version >= TOPIC_IDS_FROM,
             )
         return known[topic]

@@ -1,11 +1,10 @@
 """Checks of rights that handlers share, and authorized operations as the bit sets of responses."""
 
 from collections.abc import Iterable
-from uuid import UUID
 
 from alpacamq.broker.access import Access, Caller
-from alpacamq.cluster.image import ClusterImage
-from alpacamq.model.errors import AlpacaError, TopicNotAuthorized, UnknownTopicId
+from alpacamq.broker.topics import Topics
+from alpacamq.model.errors import AlpacaError, TopicNotAuthorized, UnknownTopic, UnknownTopicId
 from alpacamq.protocol.messages.metadata import OPERATIONS_NOT_ASKED_FOR
 from alpacamq.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
 
@@ -13,21 +12,27 @@ from .call import Backend, Call
 
 
 def topic_refusal(
-    access: Access, caller: Caller, operation: Operation, key: bytes, image: ClusterImage, *, by_id: bool
+    access: Access, caller: Caller, operation: Operation, key: bytes, topics: Topics, *, by_id: bool
 ) -> AlpacaError | None:
     """Return the error of a topic that a request names by its name or 16-byte id; None if it is allowed.
 
     By name, the error is the same whether the topic exists or not. By id, it is that of an unknown id, unless
     the client may know that the topic exists.
+
+    Partitions are found by either: an id in place of a name, or a name of 16 bytes in place of an id, is
+    refused here, because the rules for what it says are not those for what it would find.
     """
     if not by_id:
         name = key.decode(errors="replace")
-        return None if access.may_topic(caller, operation, name) else not_allowed(operation, name)
-    topic = image.topic_by_id(UUID(bytes=key))
-    if topic is None or access.may_topic(caller, operation, topic.name):
-        return None
-    if access.may_topic(caller, Operation.DESCRIBE, topic.name):
-        return not_allowed(operation, topic.name)
+        if not access.may_topic(caller, operation, name):
+            return not_allowed(operation, name)
+        return None if key.isascii() else UnknownTopic(f"no topic is named {name!r}")
+    name_of_id = topics.name_by_id(key)
+    if name_of_id is not None:
+        if access.may_topic(caller, operation, name_of_id):
+            return None
+        if access.may_topic(caller, Operation.DESCRIBE, name_of_id):
+            return not_allowed(operation, name_of_id)
     return UnknownTopicId(f"no topic has the id {key.hex()}")
 
 

@@ -465,7 +465,7 @@ class ProduceRequests:
             except TransactionalIdNotAuthorized as error:
                 return error
         by_id = header.api_version >= TOPIC_IDS_FROM
-        return topic_refusal(access, caller, write, key, self._broker.topics.image, by_id=by_id)
+        return topic_refusal(access, caller, write, key, self._broker.topics, by_id=by_id)
 
     async def _catch_up(
         self,

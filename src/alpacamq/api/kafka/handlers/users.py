@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.cluster.commands import UserEdit
+from alpacamq.cluster.commands import MAX_SECURITY_CHANGES, UserEdit
 from alpacamq.model.errors import AlpacaError, InvalidCredential, InvalidPrincipal, InvalidRequest
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import users as wire
@@ -33,28 +33,26 @@ async def describe_user_scram_credentials(
         return wire.DescribeUserScramCredentialsResponse(
             error_code=code_of(error), error_message=text_of(error)
         )
-    known = {each.name: each for each in access.users()}
     results: dict[str, wire.DescribeUserScramCredentialsResult] = {}
     if not request.users:  # all of them
-        for name, found in known.items():
+        for each in list(access.users()):  # a copy: users may change during a pause
             await call.pause()
-            results[name] = _description(found)
-        return wire.DescribeUserScramCredentialsResponse(results=list(results.values()))
-    for wanted in request.users:
+            results[each.name] = _description(each)
+    for wanted in request.users or ():
         await call.pause()
         name = wanted.name
         if name in results:
             results[name] = wire.DescribeUserScramCredentialsResult(
                 user=name, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=_TWICE
             )
-        elif name not in known:
+        elif (found := access.stored_user(name)) is None:
             results[name] = wire.DescribeUserScramCredentialsResult(
                 user=name,
                 error_code=ErrorCode.RESOURCE_NOT_FOUND,
                 error_message=f"no user is named {name!r}",
             )
         else:
-            results[name] = _description(known[name])
+            results[name] = _description(found)
     return wire.DescribeUserScramCredentialsResponse(results=list(results.values()))
 
 
@@ -74,13 +72,15 @@ async def alter_user_scram_credentials(
     access = backend.broker.access
     results: dict[str, wire.AlterUserScramCredentialsResult] = {}
     edits: dict[str, UserEdit] = {}
-    try:
-        access.check_cluster(call.caller, Operation.ALTER)
-        refusal = None
-    except AlpacaError as error:
-        refusal = error
     changes: list[wire.ScramCredentialDeletion | wire.ScramCredentialUpsertion] = [*request.deletions]
     changes += request.upsertions
+    refusal: AlpacaError | None = None
+    try:
+        access.check_cluster(call.caller, Operation.ALTER)
+        if len(changes) > MAX_SECURITY_CHANGES:
+            raise InvalidRequest(f"at most {MAX_SECURITY_CHANGES} users at once, not {len(changes)}")
+    except AlpacaError as error:
+        refusal = error
     for change in changes:
         await call.pause()
         name = change.name

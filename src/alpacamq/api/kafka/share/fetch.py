@@ -43,9 +43,9 @@ from .sessions import PartitionKey, ShareSession
 
 def find_shared(broker: Broker, caller: Caller, topic_id: TopicId, index: int) -> Partition:
     """Return a partition that may be shared with a client; raise an error for any other."""
-    access, image = broker.access, broker.topics.image
+    access, topics = broker.access, broker.topics
     if access.limits(caller):
-        refusal = topic_refusal(access, caller, Operation.READ, topic_id.bytes, image, by_id=True)
+        refusal = topic_refusal(access, caller, Operation.READ, topic_id.bytes, topics, by_id=True)
         if refusal is not None:
             raise refusal
     if (partition := broker.topics.find(topic_id.bytes, index)) is None:
