@@ -124,13 +124,13 @@ class Cluster:
             found = self._admin.list_topics(internal_topic, WAIT_S)
             leaders = {index: each.leader for index, each in found.topics[internal_topic].partitions.items()}
             self._count = len(leaders)
-            if leaders and set(leaders.values()) == set(self.server.kafka):
-                is_wanted = {(leader == found.controller_id): index for index, leader in leaders.items()}
+            is_wanted = {(leader == found.controller_id): index for index, leader in leaders.items()}
+            if set(leaders.values()) <= set(self.server.kafka) and self._is_controller in is_wanted:
                 self._index = is_wanted[self._is_controller]
                 self._victim = leaders[self._index]
                 return
             time.sleep(LOOK_AGAIN_S)
-        raise TimeoutError(f"{internal_topic} is not led by all nodes")
+        raise TimeoutError(f"{internal_topic} has no such leader")
 
     def names(self, pattern: str, routing_key: str = "{}") -> Iterator[str]:
         """Yield names that belong to the chosen partition."""

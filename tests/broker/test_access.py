@@ -80,6 +80,15 @@ async def test_addresses_with_many_wrong_passwords_are_refused_and_others_are_no
     await access.log_in("alice", "secret", "10.0.0.1")
 
 
+async def test_an_address_has_few_passwords_checked_at_the_same_time(access: Access) -> None:
+    await create(access, "alice", "secret")
+    tried = [access.log_in("alice", f"wrong {number}", HERE) for number in range(5 * FREE_FAILURES)]
+    results = await asyncio.gather(*tried, return_exceptions=True)
+    refused = [each for each in results if isinstance(each, RateLimited)]
+    assert len(refused) >= 3 * FREE_FAILURES
+    await access.log_in("alice", "secret", "10.0.0.1")
+
+
 def test_failures_are_forgotten_with_time() -> None:
     now = 0.0
     limit = FailureLimit(lambda: now)

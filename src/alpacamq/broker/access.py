@@ -243,7 +243,13 @@ class Access:
                 self.failed(host)
                 raise AuthenticationFailed(WRONG_PASSWORD)
             loop = asyncio.get_running_loop()
-            if not await loop.run_in_executor(self._threads, has_password, mechanism, credential, password):
+            # Counted before it is known to be wrong: many at once would keep the threads busy for long.
+            self._failures.count(host)
+            is_right = await loop.run_in_executor(
+                self._threads, has_password, mechanism, credential, password
+            )
+            self._failures.count(host, -1)
+            if not is_right:
                 self.failed(host)
                 raise AuthenticationFailed(WRONG_PASSWORD)
             self._known.add(name, password, credential)
@@ -385,8 +391,9 @@ class FailureLimit:
     def is_exceeded(self, host: str) -> bool:
         return self._left_over(host) >= FREE_FAILURES
 
-    def count(self, host: str) -> None:
-        self._failures[host] = (self._left_over(host) + 1, self._now())
+    def count(self, host: str, failures: int = 1) -> None:
+        """Add failures, or take some back."""
+        self._failures[host] = (max(0.0, self._left_over(host) + failures), self._now())
         self._failures.move_to_end(host)
         if len(self._failures) > MAX_FAILED_ADDRESSES:
             self._failures.popitem(last=False)

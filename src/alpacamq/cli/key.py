@@ -32,7 +32,8 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         action="append",
         choices=_SCOPES,
         default=[],
-        help="limit it to an operation; may be repeated",
+        metavar="OPERATION",
+        help=f"limit it to {', '.join(_SCOPES)}; may be repeated",
     )
     create.add_argument("--description", metavar="TEXT", default="", help="what it is for")
     delete = add_verb(
