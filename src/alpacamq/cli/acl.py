@@ -26,6 +26,7 @@ OPERATIONS = (
     "alter-configs",
     "idempotent-write",
 )
+_LISTED = ", ".join(OPERATIONS)
 _USER = "User"
 
 
@@ -60,7 +61,8 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         choices=OPERATIONS,
         action="append",
         required=True,
-        help="may be repeated",
+        metavar="OPERATION",
+        help=f"{_LISTED}; may be repeated",
     )
     adding.add_argument("--host", default="*", metavar="HOST", help="address of the client; all by default")
     adding.add_argument("--deny", action="store_true", help="deny instead of allow")
@@ -92,8 +94,8 @@ def _add_resources(verb: argparse.ArgumentParser) -> None:
 
 def _add_filters(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--principal", type=_principal, metavar="PRINCIPAL", help="user name or TYPE:NAME")
-    verb.add_argument("--operation", type=_operation, choices=OPERATIONS)
-    verb.add_argument("--host", metavar="HOST")
+    verb.add_argument("--operation", type=_operation, choices=OPERATIONS, metavar="OPERATION", help=_LISTED)
+    verb.add_argument("--host", metavar="HOST", help="address of the client, as in the rule")
     verb.add_argument("--deny", action="store_true", help="only rules that deny")
 
 
