@@ -26,6 +26,7 @@ OPERATIONS = (
     "alter-configs",
     "idempotent-write",
 )
+_LISTED = ", ".join(OPERATIONS)
 _USER = "User"
 
 
@@ -61,7 +62,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         action="append",
         required=True,
         metavar="OPERATION",
-        help=f"{', '.join(OPERATIONS)}; may be repeated",
+        help=f"{_LISTED}; may be repeated",
     )
     adding.add_argument("--host", default="*", metavar="HOST", help="address of the client; all by default")
     adding.add_argument("--deny", action="store_true", help="deny instead of allow")
@@ -93,14 +94,8 @@ def _add_resources(verb: argparse.ArgumentParser) -> None:
 
 def _add_filters(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--principal", type=_principal, metavar="PRINCIPAL", help="user name or TYPE:NAME")
-    verb.add_argument(
-        "--operation",
-        type=_operation,
-        choices=OPERATIONS,
-        metavar="OPERATION",
-        help=", ".join(OPERATIONS),
-    )
-    verb.add_argument("--host", metavar="HOST", help="only rules for this address of clients")
+    verb.add_argument("--operation", type=_operation, choices=OPERATIONS, metavar="OPERATION", help=_LISTED)
+    verb.add_argument("--host", metavar="HOST", help="address of the client, as in the rule")
     verb.add_argument("--deny", action="store_true", help="only rules that deny")
 
 
