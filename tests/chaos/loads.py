@@ -358,7 +358,11 @@ class TransactionsLoad:
         for record in records:
             producer.produce(record.topic, record.value, partition=record.partition)
         if not commit:
-            producer.flush(CALL_S)
+            # librdkafka cannot abort a transaction before its partitions are added to it, which waits for the
+            # markers of the one before: the coordinator takes the request for one about that.
+            deadline_s = time.monotonic() + GIVE_UP_MS / 1000
+            while producer.flush(CALL_S) and time.monotonic() < deadline_s:
+                pass
         self._history.write(Ending(name, commit))
         _insist(lambda: (producer.commit_transaction if commit else producer.abort_transaction)(CALL_S))
         self._history.write(Ended(name, commit))
