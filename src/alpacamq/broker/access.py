@@ -46,11 +46,8 @@ from alpacamq.security.scram import (
     salted_password,
 )
 from alpacamq.security.users import User, made_up_credential
-from alpacamq.telemetry.logs import get_logger
 
 from .metadata.metadata import Metadata
-
-log = get_logger(__name__)
 
 # Hashing a password takes milliseconds of CPU; more at once would keep the event loop from it.
 PASSWORD_THREADS = 2
@@ -265,7 +262,6 @@ class Access:
         """Count a wrong password or key."""
         self.failed_logins += 1
         self._failures.count(host)
-        log.info("authentication_failed", host=host)
 
     def anonymous(self, host: str) -> Caller:
         """Return a client that has not said who it is."""

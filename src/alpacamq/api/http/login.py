@@ -2,14 +2,19 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from alpacamq.broker.access import Access, Caller
-from alpacamq.model.errors import AuthenticationFailed
-from alpacamq.security.principals import ANONYMOUS
+from alpacamq.model.errors import AuthenticationFailed, RateLimited
+from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
+from alpacamq.telemetry.logs import get_logger
 
 from .messages import Request
+
+log = get_logger(__name__)
 
 AUTHORIZATION = "authorization"
 # Asks for credentials; browsers show a dialog.
@@ -41,14 +46,26 @@ class Login:
             return self._access.anonymous(host)
         scheme, credentials = _split(header)
         if scheme == "bearer":
-            return self._access.by_key(credentials, host)
+            with _logging(request):
+                return self._access.by_key(credentials, host)
         sent = _password(scheme, credentials)
         return self._access.known_login(sent.user, sent.password, host)
 
     async def by_password(self, request: Request) -> Caller:
         """Return the client by its password. Raises AuthenticationFailed, RateLimited."""
         sent = _password(*_split(request.headers[AUTHORIZATION]))
-        return await self._access.log_in(sent.user, sent.password, host_of(request))
+        with _logging(request, sent.user):
+            return await self._access.log_in(sent.user, sent.password, host_of(request))
+
+
+@contextmanager
+def _logging(request: Request, user: str = "") -> Iterator[None]:
+    """Log a failure of the block."""
+    try:
+        yield
+    except (AuthenticationFailed, RateLimited) as error:
+        log.info("authentication_failed", peer=request.peer, user=user[:MAX_NAME_LENGTH], reason=str(error))
+        raise
 
 
 def check_authenticated(caller: Caller) -> None:
