@@ -390,17 +390,19 @@ def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], 
     for name, address in {**shown, "data": str(data)}.items():
         print(f"  {name:<7} {address}")
     print("\nTry:")
-    for line in _to_try(kafka, http_apis):
+    for line in _to_try(kafka, http_apis, needs_user=config.security.authentication):
         print(f"  {line}")
     print(f"or any Kafka client on {kafka}.\n")
     print("Ctrl-C stops it.", flush=True)
     log.info("ready", **addresses, data_dir=str(data))
 
 
-def _to_try(kafka: Address, http_apis: Sequence[BoundApi]) -> Iterator[str]:
+def _to_try(kafka: Address, http_apis: Sequence[BoundApi], *, needs_user: bool) -> Iterator[str]:
     """Yield commands with the path of alpacactl if it is installed beside the broker."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     command = str(beside) if beside.is_file() else "alpacactl"
+    if needs_user:
+        command += " --user NAME"
     over_kafka = command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
     yield from (line.format(over_kafka=over_kafka) for line in _TRY)
     for api in http_apis:
