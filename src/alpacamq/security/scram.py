@@ -10,7 +10,6 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from enum import StrEnum
-from stringprep import in_table_b1, in_table_c12
 
 import msgspec
 
@@ -95,7 +94,8 @@ def normalized(password: str) -> str:
     """
     if password.isascii():
         return password
-    # Imported here: passwords beyond ASCII are rare, and its tables take time to load.
+    # Imported here: passwords beyond ASCII are rare, and the tables take time to load.
+    from stringprep import in_table_b1, in_table_c12
     from unicodedata import normalize
 
     mapped = "".join(" " if in_table_c12(each) else each for each in password if not in_table_b1(each))
