@@ -23,6 +23,7 @@ BENCHMARKS = (
     "small_requests",
     "metrics_cost",
     "tracing_cost",
+    "security_cost",
     "footprint",
     "startup",
     "recovery",
