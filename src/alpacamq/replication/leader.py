@@ -186,8 +186,9 @@ class PartitionLeader:
         self.unsent: ProposeIsr | None = None
         self._request_id = 0
         self._in_flight: int | None = None
-        # The ISR to propose again, because the outcome of its last attempt is unknown.
-        self._attempt: frozenset[BrokerId] | None = None
+        # The ISR to propose again, because the outcome of its last attempt is unknown. With the same broker
+        # epochs: a member that has restarted since may lack what it had.
+        self._attempt: tuple[InSyncReplica, ...] | None = None
         self._unknown_attempts = 0
         self._retry_ms = _NEVER_MS
         # Replicas outside the committed ISR whose proposal may still take effect.
@@ -498,26 +499,25 @@ class PartitionLeader:
         return True
 
     def _propose(self, now_ms: int) -> None:
-        attempt = self._attempt
-        if attempt is None:
-            attempt = self._wanted_isr(now_ms)
+        if self._attempt is None:
+            wanted = self._wanted_isr(now_ms)
             # While a proposal is in doubt, even an unchanged ISR is proposed: a new partition epoch ends it.
-            if attempt == self.isr and not self._proposed:
+            if wanted == self.isr and not self._proposed:
                 return
-        self._attempt = attempt
-        self._proposed |= attempt - self.isr
-        self._recount()
+            self._attempt = tuple(
+                InSyncReplica(broker_id, self._epoch_of(broker_id))
+                for broker_id in self.replicas
+                if broker_id in wanted
+            )
+            self._proposed |= wanted - self.isr
+            self._recount()
         self._request_id += 1
         self._in_flight = self._request_id
         self.unsent = ProposeIsr(
             request_id=self._request_id,
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
-            isr=tuple(
-                InSyncReplica(broker_id, self._epoch_of(broker_id))
-                for broker_id in self.replicas
-                if broker_id in attempt
-            ),
+            isr=self._attempt,
         )
 
     def _wanted_isr(self, now_ms: int) -> frozenset[BrokerId]:
