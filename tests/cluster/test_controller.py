@@ -263,6 +263,19 @@ def test_a_second_process_with_the_same_id_is_refused_until_the_session_ends() -
     assert cluster.register(1).epoch > cluster.epochs[1]
 
 
+def test_a_late_request_of_an_earlier_process_does_not_replace_the_one_that_runs() -> None:
+    cluster = Cluster(0)
+    here = (Endpoint("cluster", "a", 9093),)
+    for _ in range(2):
+        cluster.epochs[1] = cluster.register(1, endpoints=here).epoch
+        cluster.beat(1)
+    topic = cluster.create("t", (1,))
+    before = cluster.state(topic)
+    with pytest.raises(DuplicateBroker):
+        cluster.register(1, endpoints=here, last_epoch=cluster.epochs[1] - 1)
+    assert cluster.state(topic) == before
+
+
 def test_a_process_restarted_at_the_same_address_does_not_wait_for_the_session_of_the_last_one() -> None:
     cluster = Cluster(0)
     here = (Endpoint("cluster", "a", 9093),)

@@ -281,6 +281,19 @@ def test_a_proposal_in_doubt_counts_and_is_repeated_unchanged() -> None:
     assert partition.isr == {1, 2, 3}
 
 
+def test_a_proposal_in_doubt_is_repeated_for_the_process_that_had_caught_up() -> None:
+    """One that has lost its disk and restarted meanwhile must not join with what the former one had."""
+    brokers = KnownBrokers(dict(EPOCHS), set(EPOCHS))
+    partition = leader([ONE, TWO], brokers=brokers)
+    partition.alter_unknown(joining(partition), 0)
+    brokers.epochs = {**EPOCHS, THREE: EPOCHS[THREE] + 10}
+    partition.fetched(THREE, EPOCHS[THREE] + 10, 0, 0)
+    partition.tick(RETRY_MS)
+    assert [(each.broker_id, each.broker_epoch) for each in partition.take_proposal().isr] == [
+        (broker_id, EPOCHS[broker_id]) for broker_id in (ONE, TWO, THREE)
+    ]
+
+
 def test_a_rejection_after_an_attempt_in_doubt_proves_nothing_until_the_partition_epoch_moves() -> None:
     brokers = KnownBrokers(EPOCHS, set(EPOCHS))
     partition = leader([ONE, TWO], brokers=brokers)

@@ -152,11 +152,19 @@ class Oracle:
                     f"{state}"
                 )
 
-    def holds(self, node_id: int, partition: int, offset: int, record: Record) -> bool:
+    def holds(
+        self,
+        node_id: int,
+        partition: int,
+        offset: int,
+        record: Record,
+        image: ClusterImage | None = None,
+    ) -> bool:
+        """Whether a node holds a record durably, or its disk was replaced and `image` does not show it."""
         node = self._nodes[node_id]
-        broker = self.image.brokers.get(BrokerId(node_id))
+        broker = (image or self.image).brokers.get(BrokerId(node_id))
         if broker is None or broker.directory_id != node.directory:
-            return True  # its disk was replaced, and the controller does not know yet
+            return True
         durable = durable_records(node.disk, str(partition))
         if offset >= len(durable) or durable[offset] is TORN:
             return False
@@ -190,7 +198,10 @@ class Oracle:
             return
         committed += log.records[len(committed) : after]
         last = committed[-1]
-        holders = [other for other in self._nodes if self.holds(other, partition, after - 1, last)]
+        # As far as the leader knows: it may learn later that a disk was replaced.
+        holders = [
+            other for other in self._nodes if self.holds(other, partition, after - 1, last, node.image)
+        ]
         if len(holders) < MIN_ISR:
             raise Violation(f"offset {after - 1} of partition {partition} is visible with {holders} only")
         self._check_electable(partition)

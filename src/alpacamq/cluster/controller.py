@@ -447,9 +447,12 @@ def has_lost_data(former: BrokerRegistration, command: RegisterBroker) -> bool:
 
 
 def is_successor(former: BrokerRegistration, command: RegisterBroker) -> bool:
-    """Whether a process has taken the place of one that has ended: it has its directory and its addresses."""
+    """Whether a process has taken the place of one that has ended: it has its data and its addresses.
+
+    One that seems to have lost data may be an earlier process, whose request comes late.
+    """
     return (
-        command.directory_id == former.directory_id
+        not has_lost_data(former, command)
         and bool(command.endpoints)
         and command.endpoints == former.endpoints
     )
