@@ -132,11 +132,12 @@ def test_kafka_configs_changes_a_broker_and_all_brokers(
         assert done.returncode == 0, done.stderr
 
     told = kafka_configs(broker.address, "--entity-type", "brokers", "--describe").stdout
-    for described in (
-        "log.retention.ms=5000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:",
-        "log.segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:",
+    # The tool lists what is set for each broker, and once what is set for all.
+    for described, times in (
+        ("log.retention.ms=5000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:", len(broker.by_id)),
+        ("log.segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:", 1),
     ):
-        assert told.count(described) >= len(broker.by_id)
+        assert told.count(described) >= times
     found = confluent.settings(topic)
     assert (found["retention.ms"], found["segment.bytes"]) == ("5000000", "2000000")
 
