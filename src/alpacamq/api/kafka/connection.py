@@ -106,6 +106,8 @@ HURRIED_AFTER_SECONDS = 1.0
 FIRST_ROOM_BYTES = 2 * LARGE_BYTES
 # A turn starts on no further request after this long.
 TURN_SECONDS = 0.004
+# How long a connection stays open after the response that ends it.
+LAST_RESPONSE_SECONDS = 0.3
 # Of a client that has yet to authenticate: its largest messages are those of SASL.
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
 
@@ -386,7 +388,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _close_if_sent(self) -> None:
         if self._last_words is not None and not (self._answers or self._outbox.queued_pieces):
-            self.close(self._last_words)
+            # Some clients drop a response that they read together with the end of the connection.
+            reason, self._last_words = self._last_words, None
+            self._loop.call_later(LAST_RESPONSE_SECONDS, self.close, reason)
 
     def check_timeouts(self, now: float) -> None:
         """Close a connection that is dead or idle, sends a frame too slowly or has stopped reading."""
