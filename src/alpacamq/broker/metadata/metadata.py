@@ -280,6 +280,11 @@ class Metadata:
             if answering.done():
                 answer: ControllerReply = await answering
                 return answer
+        except (RequestTimedOut, StorageFailed) as error:
+            # Another node may be the controller next, and finds what this one has done.
+            if isinstance(command, REPEATABLE):
+                raise NotController(str(error), self._quorum.leader) from None
+            raise
         finally:
             answering.cancel()
             self._until_replaced.discard(replaced)
