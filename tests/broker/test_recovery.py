@@ -14,7 +14,7 @@ import pytest
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.api.kafka.handlers.metadata import metadata
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.partition.leader import append
 from alpacamq.cluster.topics import TopicLimits
@@ -302,7 +302,9 @@ def described(broker: Broker, topic: str) -> tuple[int, int]:
     """Return the error codes of the first and of the last partition in metadata."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     response = metadata(
-        Backend(broker=broker, host="h", port=1), request, Call(12, "c", NOBODY, partial(asyncio.sleep, 0))
+        Backend(broker=broker, host="h", port=1),
+        request,
+        Call(12, "c", ANONYMOUS_CALLER, partial(asyncio.sleep, 0)),
     )
     assert isinstance(response, MetadataResponse)
     partitions = response.topics[0].partitions

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 
-NOBODY = "02:00:00:00:00:01"
+ANONYMOUS_CALLER = "02:00:00:00:00:01"
 
 
 def missing_for_cuts() -> str | None:
@@ -77,7 +77,7 @@ class Network:
                 "replace",
                 *place,
                 "lladdr",
-                NOBODY,
+                ANONYMOUS_CALLER,
                 "nud",
                 "permanent",
             )

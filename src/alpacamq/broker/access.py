@@ -51,6 +51,8 @@ from .metadata.metadata import Metadata
 
 # Hashing a password takes milliseconds of CPU; more at once would keep the event loop from it.
 PASSWORD_THREADS = 2
+# Of all addresses; beyond it, logins are refused.
+MAX_PENDING_PASSWORDS = 200
 # Passwords that were found right are known without hashing them again, as long as the credential is the same.
 MAX_KNOWN_PASSWORDS = 10_000
 # Wrong passwords that an address may send in a row; then one a second.
@@ -93,8 +95,8 @@ class Caller:
         object.__setattr__(self, "name", str(self.principal))
 
 
-# A client that has not said who it is, at no address: of requests that the broker makes itself.
-NOBODY = Caller(ANONYMOUS, "")
+# A client that has not authenticated, where access rules are not in force and its address does not matter.
+ANONYMOUS_CALLER = Caller(ANONYMOUS, "")
 
 
 class Access:
@@ -118,6 +120,8 @@ class Access:
         self._own_secret = secrets.token_bytes(32)
         self._known = _KnownPasswords()
         self._failures = FailureLimit(clock.monotonic)
+        # Passwords that wait for a thread.
+        self._pending_passwords = 0
         # For metrics.
         self.failed_logins = self.refused_logins = 0
         # When a key was last used on this broker, for its owner to see.
@@ -239,13 +243,20 @@ class Access:
             if len(password.encode()) > MAX_PASSWORD_BYTES:
                 self.failed(host)
                 raise AuthenticationFailed(WRONG_PASSWORD)
+            if self._pending_passwords >= MAX_PENDING_PASSWORDS:
+                self.refused_logins += 1
+                raise RateLimited("too many logins at the same time; try again in a few seconds")
             loop = asyncio.get_running_loop()
             # Counted before it is known to be wrong: many at once would keep the threads busy for long.
             self._failures.count(host)
-            is_right = await loop.run_in_executor(
-                self._threads, has_password, mechanism, credential, password
-            )
-            self._failures.count(host, -1)
+            self._pending_passwords += 1
+            try:
+                is_right = await loop.run_in_executor(
+                    self._threads, has_password, mechanism, credential, password
+                )
+            finally:
+                self._pending_passwords -= 1
+                self._failures.count(host, -1)
             if not is_right:
                 self.failed(host)
                 raise AuthenticationFailed(WRONG_PASSWORD)

@@ -88,7 +88,7 @@ def check_security(config: SecurityConfig) -> None:
             raise ConfigError(f"security.super_users: {error}") from None
     if config.acls and not config.super_users:
         raise ConfigError(
-            "security.acls is true, and security.super_users is empty: nobody could create access rules"
+            "security.acls is true, and security.super_users is empty: no principal could create access rules"
         )
 
 

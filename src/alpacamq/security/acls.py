@@ -285,10 +285,14 @@ class Authorizer:
         """Return whether a principal may do something to the resource of this name."""
         key = (principal, host, operation, resource_type, name)
         if (decision := self._decisions.get(key)) is None:
-            if len(self._decisions) >= MAX_DECISIONS:
-                self._decisions.clear()
-            decision = self._decisions[key] = self._decide(principal, host, operation, resource_type, name)
+            decision = self._decide(principal, host, operation, resource_type, name)
+            self._keep(key, decision)
         return decision
+
+    def _keep(self, key: tuple[str, str, Operation, ResourceType, str], decision: bool) -> None:
+        if len(self._decisions) >= MAX_DECISIONS:
+            self._decisions.clear()
+        self._decisions[key] = decision
 
     def is_super_user(self, principal: str) -> bool:
         return principal in self._super_users
@@ -315,7 +319,8 @@ class Authorizer:
         """Return whether a principal may do something to any resource of a kind, existing or not."""
         key = (principal, host, operation, resource_type, "")
         if (decision := self._decisions.get(key)) is None:
-            decision = self._decisions[key] = self._decide_any(principal, host, operation, resource_type)
+            decision = self._decide_any(principal, host, operation, resource_type)
+            self._keep(key, decision)
         return decision
 
     def _decide_any(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers import configs, consumer_groups, groups
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.messages import CommitRequest, OffsetToCommit
 from alpacamq.protocol.error_codes import ErrorCode
@@ -14,7 +14,7 @@ from alpacamq.protocol.messages import groups as wire
 from tests.broker.remote.three_brokers import ThreeBrokers, three_brokers
 
 GROUPS = [f"group-{number}" for number in range(12)]
-CALL = Call(5, "client", NOBODY, lambda: asyncio.sleep(0))
+CALL = Call(5, "client", ANONYMOUS_CALLER, lambda: asyncio.sleep(0))
 
 
 def backend_of(broker: Broker) -> Backend:

@@ -7,7 +7,7 @@ import pytest
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers.offsets import Timestamp, list_offsets
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.log.reader import TimestampOffset
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -42,7 +42,7 @@ async def listed(partition: NewLeader, timestamp_ms: int, version: int) -> tuple
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
     backend = cast("Backend", SimpleNamespace(broker=broker))
-    response = await list_offsets(backend, request, Call(version, "", NOBODY, pause))
+    response = await list_offsets(backend, request, Call(version, "", ANONYMOUS_CALLER, pause))
     [result] = response.topics[0].partitions
     return result.error_code, result.offset
 

@@ -9,7 +9,7 @@ import pytest
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers.metadata import describe_topic_partitions, metadata
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.ids import BrokerId
@@ -22,7 +22,7 @@ async def no_pause() -> None:
     """Take no longer than a slice."""
 
 
-CALL = Call(0, "tests", NOBODY, no_pause)
+CALL = Call(0, "tests", ANONYMOUS_CALLER, no_pause)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from alpacamq.api.kafka import turns as turns_module
 from alpacamq.api.kafka.share.fetch import SharedFetch
 from alpacamq.api.kafka.share.sessions import ShareSession
 from alpacamq.api.kafka.turns import Turns, Work
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.partition.leader import append
 from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.model.errors import DiskFull
@@ -64,7 +64,7 @@ async def test_records_acquired_before_an_error_are_sent(
         config = ShareConfig(auto_offset_reset="earliest")
         work = Work(Turns(asyncio.get_running_loop()), lambda: True, 100)
         (taken,) = await SharedFetch(
-            broker, NOBODY, share_session(topic), share_fetch(2000), config, work
+            broker, ANONYMOUS_CALLER, share_session(topic), share_fetch(2000), config, work
         ).run()
         told = taken.shared(10)
         assert [entry.offset for entry in taken.acquired] == [0]
@@ -92,7 +92,9 @@ async def test_its_slot_is_free_while_it_pauses(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(broker.queues, "wait_for_messages", wait_for_nothing)
         turns = Turns(asyncio.get_running_loop())
         work = Work(turns, lambda: True, 100)
-        fetch = SharedFetch(broker, NOBODY, share_session(topic), share_fetch(1000), ShareConfig(), work)
+        fetch = SharedFetch(
+            broker, ANONYMOUS_CALLER, share_session(topic), share_fetch(1000), ShareConfig(), work
+        )
         with monkeypatch.context() as patches:
             # Only where the fetch pauses: other parts of the broker sleep as well.
             patches.setattr(

@@ -17,7 +17,7 @@ from alpacamq.api.kafka.handlers import (
     transactions,
 )
 from alpacamq.api.kafka.requests import FREED_AT_ONCE, _freed, error_codes
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.protocol.messages import cluster as cluster_wire
 from alpacamq.protocol.messages import committed_offsets as committed_wire
 from alpacamq.protocol.messages import configs as config_wire
@@ -123,7 +123,9 @@ async def test_a_handler_stops_for_every_entry(
 ) -> None:
     stops = Stops()
     async with running(tmp_path) as broker:
-        await handler(Backend(broker=broker, host="h", port=1), request_, Call(version, "c", NOBODY, stops))
+        await handler(
+            Backend(broker=broker, host="h", port=1), request_, Call(version, "c", ANONYMOUS_CALLER, stops)
+        )
     assert stops.count >= ENTRIES
 
 
@@ -167,14 +169,14 @@ async def test_more_than_there_can_be_is_refused(
 ) -> None:
     async with running(tmp_path) as broker:
         answer = await handler(
-            Backend(broker=broker, host="h", port=1), request_, Call(1, "c", NOBODY, Stops())
+            Backend(broker=broker, host="h", port=1), request_, Call(1, "c", ANONYMOUS_CALLER, Stops())
         )
     (result,) = answer.responses if hasattr(answer, "responses") else answer.topics
     assert text in result.error_message
 
 
 async def test_entries_are_named_once_in_their_order() -> None:
-    call = Call(0, "c", NOBODY, stops := Stops())
+    call = Call(0, "c", ANONYMOUS_CALLER, stops := Stops())
     assert list(await call.each_once(["b", "a", "b"], str)) == ["b", "a"]
     assert stops.count == 3
 

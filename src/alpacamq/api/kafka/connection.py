@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         # Until when requests are served; afterwards only those that authenticate the client.
         self.admitted_until = inf
         # Why it is closed once its responses are sent.
-        self._last_words: str | None = None
+        self._close_reason: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -302,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._continue()
 
-    def shut_out(self) -> None:
+    def require_authentication(self) -> None:
         """Serve only requests that authenticate the client, and only small ones."""
         self.admitted_until = -inf
         most = min(MAX_UNAUTHENTICATED_BYTES, self._limits.max_request_bytes)
@@ -382,14 +382,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_after_responses(self, reason: str) -> None:
         """Close the connection when the responses so far are sent, and start no further request."""
-        self._last_words = reason
+        self._close_reason = reason
         self.hold()
         self._close_if_sent()
 
     def _close_if_sent(self) -> None:
-        if self._last_words is not None and not (self._answers or self._outbox.queued_pieces):
+        if self._close_reason is not None and not (self._answers or self._outbox.queued_pieces):
             # Some clients drop a response that they read together with the end of the connection.
-            reason, self._last_words = self._last_words, None
+            reason, self._close_reason = self._close_reason, None
             self._loop.call_later(LAST_RESPONSE_SECONDS, self.close, reason)
 
     def check_timeouts(self, now: float) -> None:

@@ -93,7 +93,7 @@ class SaslRequests:
     def opened(self, connection: Connection) -> None:
         """Let a client that must authenticate do nothing else first."""
         if self._access.needs_authentication:
-            connection.shut_out()
+            connection.require_authentication()
 
     def expects_token(self, connection: Connection) -> bool:
         """Return whether the next frame is a SASL message without a header."""
@@ -153,7 +153,7 @@ class SaslRequests:
         session.handshake_at = now
         session.is_bare = version < _WITH_HEADERS_FROM
         if session.is_bare:
-            connection.shut_out()  # until the exchange ends, every frame is part of it
+            connection.require_authentication()  # until the exchange ends, every frame is part of it
         return _Reply(SaslHandshakeResponse(mechanisms=MECHANISMS))
 
     def _forget(self, connection: Connection) -> None:

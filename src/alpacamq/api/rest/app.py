@@ -15,7 +15,7 @@ import msgspec
 from alpacamq.api.http.hosts import foreign_page
 from alpacamq.api.http.login import AUTHORIZATION, Login, check_authenticated
 from alpacamq.api.http.messages import Refused, Request, Response
-from alpacamq.broker.access import NOBODY, Caller
+from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -323,7 +323,7 @@ class RestApi:
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         if self._access.needs_authentication or self._access.is_enforced or AUTHORIZATION in request.headers:
             return self._authenticated(request)
-        return self._served(request, NOBODY)
+        return self._served(request, ANONYMOUS_CALLER)
 
     def _authenticated(self, request: Request) -> Response | Awaitable[Response]:
         """Serve a request whose client has to say who it is, or does so."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from alpacamq.api.http.messages import Request
-from alpacamq.broker.access import NOBODY, Caller
+from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.model.errors import AlpacaError
 from alpacamq.queues.messages import QueueId
 from alpacamq.security.acls import Operation, ResourceType
@@ -29,7 +29,7 @@ class Call(Generic[P, B]):
     __slots__ = ("backend", "body", "caller", "parameters", "request")
 
     def __init__(
-        self, backend: Backend, request: Request, parameters: P, body: B, caller: Caller = NOBODY
+        self, backend: Backend, request: Request, parameters: P, body: B, caller: Caller = ANONYMOUS_CALLER
     ) -> None:
         self.backend = backend
         self.request = request

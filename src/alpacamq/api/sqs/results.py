@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from alpacamq.broker.access import NOBODY
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.access import Caller as Identity
 
 from .requests import ActionRequest, AttributeValue
@@ -131,7 +131,7 @@ class Caller:
     peer: str = ""
     traceparent: bytes | None = None  # of the whole request
     trace_header: str = ""  # of AWS X-Ray; for messages without one of their own
-    identity: Identity = NOBODY
+    identity: Identity = ANONYMOUS_CALLER
 
 
 @dataclass(frozen=True, slots=True)
