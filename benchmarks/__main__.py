@@ -24,6 +24,8 @@ BENCHMARKS = (
     "metrics_cost",
     "tracing_cost",
     "security_cost",
+    "tls_cost",
+    "quota_accuracy",
     "footprint",
     "startup",
     "recovery",

@@ -1,8 +1,9 @@
-"""What do access rules cost: the broker's processor time with them, as a multiple of that without?
+"""What do access rules and quotas cost: the broker's processor time with them, as a multiple of that without?
 
 Two brokers do the same work in turns, one of them with ten thousand rules, of which a few are about the
-client and its topic. The client does not log in, so that both are sent the same requests: a login costs a
-connection some microseconds, once. Processor time is compared pair by pair.
+client and its topic, and with quotas that the client does not reach. The client does not log in, so that
+both are sent the same requests: a login costs a connection some microseconds, once. Processor time is
+compared pair by pair.
 """
 
 import os
@@ -20,6 +21,7 @@ from alpacamq.client.kafka.acls import (
 )
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
+from alpacamq.client.kafka.quotas import USER, EntityPart, set_quotas
 
 from .report import OURS, Floor, Report
 from .server_cost import COST, Sample, Work, batch_load, batches, middle_half, sample, small
@@ -29,8 +31,9 @@ from .session import Session
 OTHERS = 10_000
 AT_ONCE = 1000
 FLOOR = Floor(at_most=1.03)
-RATIO = "times the CPU without access rules"
+RATIO = "times the CPU without access rules and quotas"
 ANONYMOUS = "User:ANONYMOUS"
+QUOTAS = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e6}
 PASSWORD = "of the benchmark"  # noqa: S105 - it opens nothing
 
 
@@ -79,6 +82,7 @@ def _create_rules(server: Server) -> None:
     with Cluster(parse_address(server.address), login=Login(user="admin", password=PASSWORD)) as cluster:
         for start in range(0, len(rules), AT_ONCE):
             create_acls(cluster, rules[start : start + AT_ONCE])
+        set_quotas(cluster, (EntityPart(USER, None),), QUOTAS)
 
 
 def _cases(session: Session) -> dict[str, Work]:

@@ -15,6 +15,7 @@ from alpacamq.model.topics import MAX_NAME_LENGTH
 
 from .broker_cluster import make_broker
 from .brokers import Broker
+from .secured import SecuredBroker, secured_broker
 
 # Durations of examples mean nothing on a busy machine.
 settings.register_profile("whole", deadline=None)
@@ -90,3 +91,16 @@ def topic(request: pytest.FixtureRequest) -> str:
     module = request.node.path.stem.removeprefix("test_")
     name = request.node.name.removeprefix("test_")
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", f"{module}-{name}")[:MAX_NAME_LENGTH]
+
+
+@pytest.fixture(scope="module")
+def broker_with_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured_broker(tmp_path_factory.mktemp("rules")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def secured(broker_with_rules: SecuredBroker) -> SecuredBroker:
+    """A broker with access rules, of which there are none yet."""
+    broker_with_rules.revoke()
+    return broker_with_rules

@@ -8,6 +8,8 @@ from benchmarks.apache_kafka import VERSION
 from benchmarks.jars import CACHE, Unavailable, java
 
 JARS = CACHE / f"kafka-{VERSION}"
+# Those of org.apache.kafka:kafka-tools, which the benchmarks do not need.
+TOOL_JARS = CACHE / f"kafka-tools-{VERSION}"
 
 
 def require_kafka() -> None:
@@ -18,6 +20,13 @@ def require_kafka() -> None:
         pytest.skip(str(reason))
     if not JARS.exists():
         pytest.skip(f"there are no jars of Kafka {VERSION}: the benchmarks resolve them")
+
+
+def require_kafka_tools() -> None:
+    """Skip the test unless the tools that Kafka has in jars of their own are here as well."""
+    require_kafka()
+    if not TOOL_JARS.exists():
+        pytest.skip(f"there are no jars of org.apache.kafka:kafka-tools:{VERSION} in {TOOL_JARS}")
 
 
 def dump_log_segments(*files: Path, options: tuple[str, ...] = ()) -> str:
@@ -33,9 +42,15 @@ def kafka_configs(address: str, *options: str) -> subprocess.CompletedProcess[st
     return _run("kafka.admin.ConfigCommand", "--bootstrap-server", address, *options)
 
 
-def _run(tool: str, *options: str) -> subprocess.CompletedProcess[str]:
+def kafka_reassign_partitions(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-reassign-partitions.sh."""
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    return _run(tool, "--bootstrap-server", address, *options, jars=TOOL_JARS)
+
+
+def _run(tool: str, *options: str, jars: Path = JARS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["java", "-cp", f"{JARS}/*", tool, *options],
+        ["java", "-cp", f"{jars}/*", tool, *options],
         capture_output=True,
         text=True,
         timeout=120,

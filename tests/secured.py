@@ -16,6 +16,7 @@ from alpacamq.api.kafka.connection import Connection, Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.access import Caller, SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.delegation_tokens import DelegationSettings
 from alpacamq.model.ids import BrokerId
 from alpacamq.node.config import KafkaConfig
 from alpacamq.security.acls import (
@@ -42,11 +43,13 @@ T = TypeVar("T")
 class As(KafkaRequests):
     """Serves the requests of a listener as those of a user."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    def __init__(self, backend: Backend, name: str, latest: dict[str, Connection]) -> None:
         super().__init__(backend)
         self._name = name
+        self._latest = latest
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
+        self._latest[self._name] = connection
         connection.caller = Caller(user(self._name), connection.caller.host)
         super().handle(connection, frame)
 
@@ -54,14 +57,23 @@ class As(KafkaRequests):
 class SecuredBroker:
     """A running broker with access rules."""
 
-    def __init__(self, data_directory: Path, *, acls: bool = True) -> None:
+    def __init__(
+        self, data_directory: Path, *, acls: bool = True, users: Collection[str] = (ADMIN, ALICE)
+    ) -> None:
+        self._users = users
         self._settings = BrokerSettings(
             node_id=BrokerId(1),
             data_directory=data_directory,
-            security=SecuritySettings(acls=acls, super_users=(user(ADMIN),)),
+            security=SecuritySettings(
+                acls=acls,
+                super_users=(user(ADMIN),),
+                delegation=DelegationSettings(secret=b"a secret of tests"),
+            ),
         )
         # The address of the Kafka listener of each user.
         self.addresses: dict[str, tuple[str, int]] = {}
+        # The connection of each user that sent the last request.
+        self.latest: dict[str, Connection] = {}
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="secured-broker", daemon=True)
         self._failure: BaseException | None = None
@@ -111,7 +123,7 @@ class SecuredBroker:
         self.broker.open()
         tasks = [asyncio.create_task(self.broker.run())]
         try:
-            tasks += self._listen((ADMIN, ALICE))
+            tasks += self._listen(self._users)
             self._is_ready.set()
             await self._stop.wait()
         finally:
@@ -126,7 +138,7 @@ class SecuredBroker:
             listener = Listener(HOST, 0, KafkaConfig())
             host, port = self.addresses[name] = listener.bind()
             backend = Backend(broker=self.broker, host=host, port=port)
-            yield asyncio.create_task(listener.run(As(backend, name)))
+            yield asyncio.create_task(listener.run(As(backend, name, self.latest), self.broker.quotas))
 
 
 def rule(
@@ -141,8 +153,10 @@ def rule(
 
 
 @contextmanager
-def secured_broker(data_directory: Path, *, acls: bool = True) -> Iterator[SecuredBroker]:
-    broker = SecuredBroker(data_directory, acls=acls)
+def secured_broker(
+    data_directory: Path, *, acls: bool = True, users: Collection[str] = (ADMIN, ALICE)
+) -> Iterator[SecuredBroker]:
+    broker = SecuredBroker(data_directory, acls=acls, users=users)
     broker.start()
     try:
         yield broker

@@ -18,6 +18,7 @@ from benchmarks import page as benchmarks_page
 from alpacamq.model.topics import SETTINGS
 from alpacamq.node.config import load
 
+from . import tokens
 from .brokers import Broker
 from .conftest import NewBroker
 from .integration.nodes import running_nodes
@@ -30,6 +31,8 @@ OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
 CLUSTER = DOCS / "guide" / "cluster.md"
 SECURITY = DOCS / "guide" / "security.md"
+TENANTS = DOCS / "guide" / "tenants.md"
+TOKENS = DOCS / "guide" / "tokens.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Examples that need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
@@ -185,7 +188,7 @@ def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBr
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages_with("alpacactl") if page not in {CLUSTER, SECURITY}],
+    [page for page in pages_with("alpacactl") if page not in {CLUSTER, SECURITY, TENANTS, TOKENS}],
     ids=lambda page: page.stem,
 )
 def test_alpacactl_examples_print_the_documented_output(
@@ -218,18 +221,40 @@ def test_curl_examples_print_the_documented_output(page: Path, new_broker: NewBr
     run_examples(page, {"curl", "python"}, broker, tmp_path)
 
 
-def test_security_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [SECURITY, TENANTS], ids=lambda page: page.stem)
+def test_security_examples_print_the_documented_output(
+    page: Path, new_broker: NewBroker, tmp_path: Path
+) -> None:
     """Run on a broker with the page's own configuration."""
     users = tmp_path / "users"
     users.write_text("admin:secret\n")
     users.chmod(0o600)
     for file, password in {"admin": "secret", "alice": "a long password", "new": "x"}.items():
         (tmp_path / f"{file}.txt").write_text(f"{password}\n")
-    (configuration,) = [code for _, language, code in blocks(SECURITY) if language == "toml"]
+    configuration = next(code for _, language, code in blocks(page) if language == "toml")
     section = "[security]" + configuration.partition("[security]")[2]
     broker = new_broker(config=section.replace("/etc/alpacamq/users", str(users)))
     broker.start()
-    run_examples(SECURITY, {"alpacactl", "curl", "python"}, broker, tmp_path)
+    run_examples(page, {"alpacactl", "curl", "python"}, broker, tmp_path)
+
+
+def test_token_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run on a broker with the page's own configuration, and a token of its provider."""
+    (tmp_path / "users").write_text("admin:secret\nalice:secret\n")
+    (tmp_path / "token-secret").write_text("a long random text")
+    for file in ("users", "token-secret"):
+        (tmp_path / file).chmod(0o600)
+    (tmp_path / "keys.json").write_bytes(tokens.jwks())
+    (tmp_path / "alice.txt").write_text("secret\n")
+    (tmp_path / "token.txt").write_text(tokens.token(iss="https://login.example.com/"))
+    sections = [code.partition("[security]")[2] for _, language, code in blocks(TOKENS) if language == "toml"]
+    config = "\n".join(["[security]", f"users_file = '{tmp_path}/users'", *sections])
+    config = config.replace("/etc/alpacamq", str(tmp_path))
+    url = 'jwks_url = "https://login.example.com/.well-known/jwks.json"'
+    assert url in config
+    broker = new_broker(config=config.replace(url, f"jwks_file = '{tmp_path}/keys.json'"))
+    broker.start()
+    run_examples(TOKENS, {"alpacactl", "curl", "python"}, broker, tmp_path)
 
 
 @pytest.mark.heavy
@@ -281,7 +306,18 @@ def test_every_code_block_has_a_language(page: Path) -> None:
     """A block without one is skipped by these tests and by the site."""
     fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
     assert len(fences) % 2 == 0
-    assert set(fences[0::2]) <= {"sh", "python", "py", "text", "toml", "ini", "json", "yaml", ""}
+    assert set(fences[0::2]) <= {
+        "sh",
+        "python",
+        "py",
+        "text",
+        "toml",
+        "ini",
+        "json",
+        "properties",
+        "yaml",
+        "",
+    }
     assert set(fences[1::2]) <= {""}
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from alpacamq.client.connect import parse_address
+from alpacamq.client.connect import Tls, parse_address
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.offsets import Isolation
@@ -29,6 +29,8 @@ SERVERS = "kafka.bootstrap.servers"
 READ_OPTIONS = (
     SERVERS,
     "assign",
+    "caFile",
+    "certFile",
     "endingOffsets",
     "endingOffsetsByTimestamp",
     "endingTimestamp",
@@ -37,6 +39,7 @@ READ_OPTIONS = (
     "includeHeaders",
     "kafka.group.id",
     "kafka.isolation.level",
+    "keyFile",
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
     "minPartitions",
@@ -48,15 +51,20 @@ READ_OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "tls",
     "user",
 )
 WRITE_OPTIONS = (
     SERVERS,
     "batchId",
+    "caFile",
+    "certFile",
     "includeHeaders",
     "kafka.compression.type",
     "kafka.transaction.timeout.ms",
+    "keyFile",
     "passwordFile",
+    "tls",
     "topic",
     "transactionalId",
     "user",
@@ -89,6 +97,7 @@ class ReadOptions:
 
     servers: tuple[Address, ...]
     login: Login | None
+    tls: Tls | None
     subscription: Subscription
     starting: Positions
     ending: Positions
@@ -102,7 +111,7 @@ class ReadOptions:
     group_id: str | None
 
     def connect(self) -> Cluster:
-        return Cluster(*self.servers, login=self.login)
+        return Cluster(*self.servers, login=self.login, tls=self.tls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,7 @@ class WriteOptions:
 
     servers: tuple[Address, ...]
     login: Login | None
+    tls: Tls | None
     topic: TopicName | None
     transactional_id: str | None
     batch_id: int | None
@@ -118,7 +128,7 @@ class WriteOptions:
     codec: Codec
 
     def connect(self) -> Cluster:
-        return Cluster(*self.servers, login=self.login)
+        return Cluster(*self.servers, login=self.login, tls=self.tls)
 
 
 def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
@@ -131,6 +141,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
     return ReadOptions(
         servers=options.servers(),
         login=options.login(),
+        tls=options.tls(),
         subscription=read_subscription(options.get),
         starting=read_positions(options.get, "starting", mode.value),
         ending=read_positions(options.get, "ending", Edge.LATEST),
@@ -159,6 +170,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         servers=options.servers(),
         login=options.login(),
+        tls=options.tls(),
         topic=name,
         transactional_id=options.get("transactionalId"),
         batch_id=None if batch is None else options.number("batchId", batch, least=0),
@@ -199,13 +211,17 @@ class _Options:
             return None
         if user is None or path is None:
             raise InvalidOption("user and passwordFile belong together")
-        try:
-            password = Path(path).read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidOption(f"passwordFile: cannot read {path}: {error}") from None
-        if not password:
-            raise InvalidOption(f"passwordFile: {path} has no password on its first line")
-        return Login(user=user, password=password)
+        return read_login(user, path)
+
+    def tls(self) -> Tls | None:
+        """Return how to use TLS, with files that every machine of the job has; None if it is not used."""
+        ca, certificate, key = self.get("caFile"), self.get("certFile"), self.get("keyFile")
+        if key is not None and certificate is None:
+            raise InvalidOption("keyFile needs certFile")
+        is_wanted = self.choice("tls", _BOOLEANS, ca is not None or certificate is not None)
+        if not is_wanted and (ca or certificate):
+            raise InvalidOption("caFile and certFile are for tls=true")
+        return Tls(ca=ca, certificate=certificate, key=key) if is_wanted else None
 
     def count(self, name: str) -> int | None:
         text = self.get(name)
@@ -223,6 +239,17 @@ class _Options:
         if text.strip().lower() not in choices:
             raise InvalidOption(f"{name}={text!r} is not one of {', '.join(choices)}")
         return choices[text.strip().lower()]
+
+
+def read_login(user: str, path: str) -> Login:
+    """Return a user with the password in a file. Raises InvalidOption."""
+    try:
+        password = Path(path).read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"passwordFile: cannot read {path}: {error}") from None
+    if not password:
+        raise InvalidOption(f"passwordFile: {path} has no password on its first line")
+    return Login(user=user, password=password)
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:

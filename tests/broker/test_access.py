@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.broker.access import FREE_FAILURES, Access, FailureLimit, SecuritySettings
+from alpacamq.broker.access import (
+    FREE_FAILURES,
+    WRONG_PASSWORD_SECONDS,
+    Access,
+    Caller,
+    FailureLimit,
+    SecuritySettings,
+)
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.cluster.commands import UserEdit
 from alpacamq.model.errors import (
@@ -20,8 +27,8 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import BrokerId
 from alpacamq.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from alpacamq.security.principals import user
-from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
+from alpacamq.security.principals import ANONYMOUS, user
+from alpacamq.security.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, Mechanism, credential_of
 
 HERE = "127.0.0.1"
 
@@ -89,6 +96,47 @@ async def test_an_address_has_few_passwords_checked_at_the_same_time(access: Acc
     await access.log_in("alice", "secret", "10.0.0.1")
 
 
+def test_all_addresses_of_an_ipv6_network_count_as_one() -> None:
+    limit = FailureLimit(lambda: 0.0)
+    for number in range(FREE_FAILURES):
+        limit.count(f"2001:db8::{number + 1:x}")
+    assert limit.is_exceeded("2001:db8::ffff:1")
+    assert not limit.is_exceeded("2001:db8:0:1::1")
+
+
+async def test_a_wrong_password_takes_as_long_for_users_with_costly_credentials(
+    access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer does not depend on how long hashing takes, nor on whether the user exists."""
+    await access.set_password("alice", "secret", [Mechanism.SHA_512], MAX_ITERATIONS)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for name in ("alice", "nobody"):
+        with pytest.raises(AuthenticationFailed):
+            await access.log_in(name, "wrong", HERE)
+        # What hashing took is part of the time.
+        assert waits.pop() < WRONG_PASSWORD_SECONDS
+
+
+async def test_the_challenge_of_an_unknown_user_is_like_that_of_some_user(access: Access) -> None:
+    for mechanism in Mechanism:
+        assert access.credential(mechanism, "nobody").iterations == DEFAULT_ITERATIONS
+    salts = {"alice": 16, "bob": 40}
+    edits = [
+        UserEdit(name, Mechanism.SHA_256, credential_of(Mechanism.SHA_256, bytes(32), bytes(size), 8192))
+        for name, size in salts.items()
+    ]
+    await access.alter_users(edits)
+    made_up = [access.credential(Mechanism.SHA_256, f"nobody-{number}") for number in range(50)]
+    assert {each.iterations for each in made_up} == {8192}
+    assert {len(each.salt) for each in made_up} == {16, 40}
+    assert made_up[0] == access.credential(Mechanism.SHA_256, "nobody-0")
+
+
 def test_failures_are_forgotten_with_time() -> None:
     now = 0.0
     limit = FailureLimit(lambda: now)
@@ -123,13 +171,26 @@ async def test_a_rule_is_in_force_with_the_next_decision(access: Access) -> None
 
 
 async def test_what_is_not_allowed_has_an_error_of_its_kind(access: Access) -> None:
-    anonymous = access.anonymous(HERE)
+    anonymous = Caller(ANONYMOUS, HERE)
     with pytest.raises(TopicNotAuthorized, match="WRITE is not allowed on topic 'orders'"):
         access.check_topic(anonymous, Operation.WRITE, "orders")
     with pytest.raises(GroupNotAuthorized):
         access.check_group(anonymous, Operation.READ, "g")
     with pytest.raises(ClusterNotAuthorized, match="CREATE is not allowed on the cluster"):
         access.check_cluster(anonymous, Operation.CREATE)
+
+
+async def test_a_key_is_replaced_by_one_with_the_same_rights(access: Access) -> None:
+    old, old_text = await access.create_api_key(
+        "admin", expires_ms=None, scopes=[Operation.READ], description="reports"
+    )
+    new, text = await access.rotate_api_key(old, overlap_ms=3_600_000)
+    assert (new.owner, new.scopes, new.description) == (old.owner, old.scopes, old.description)
+    assert {access.by_key(each, HERE).key_id for each in (text, old_text)} == {new.id, old.id}
+    await access.rotate_api_key(old, overlap_ms=0)
+    with pytest.raises(AuthenticationFailed, match="has expired"):
+        access.by_key(old_text, HERE)
+    assert access.by_key(text, HERE).key_id == new.id
 
 
 async def test_a_key_acts_for_its_owner_within_its_scopes(access: Access) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,14 @@ from alpacamq.broker.dlq import writer as moves
 from alpacamq.broker.queue.service import FailureCause, RedriveTask
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.model.dead_letters import dead_letter_topic
-from alpacamq.model.errors import InvalidRequest, UnknownTopic
+from alpacamq.model.errors import InvalidRequest, RequestTimedOut, UnknownTopic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq.model.lanes import Lane
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import MAX_NAME_LENGTH
 from alpacamq.queues.engine import QueueEngine
-from alpacamq.queues.messages import Action, Move, QueueId, RecordsArrived
+from alpacamq.queues.messages import Action, Move, QueueId, RecordsArrived, SettleRequest
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
 from .queue_steps import ORDERS, acknowledge, made, settle, values
@@ -396,6 +397,30 @@ async def test_redrive_moves_what_it_can_if_one_of_the_original_topics_was_delet
         assert (done.state, done.moved, done.to_move) == ("failed", 3, 4)
         assert done.failure == (
             "1 messages were not moved: topic 'others', which they came from, does not exist"
+        )
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+async def test_redrive_moves_each_message_once_if_the_outcome_of_a_request_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_effect: bool
+) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=6)
+        ask = broker.queues._host.ask
+        failures = iter([True])
+
+        async def unreliable(request: Any) -> Any:
+            if isinstance(request, SettleRequest) and next(failures, False):
+                if takes_effect:
+                    await ask(request)
+                raise RequestTimedOut("the reply is lost")
+            return await ask(request)
+
+        monkeypatch.setattr(broker.queues._host, "ask", unreliable)
+        done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
+        assert (done.state, done.moved, done.failure) == ("completed", 6, "")
+        assert sorted(record.value or b"" for record in letters(broker, "orders")) == sorted(
+            2 * [b"%d" % number for number in range(6)]
         )
 
 

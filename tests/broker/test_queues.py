@@ -298,7 +298,7 @@ async def test_a_queue_can_be_described_peeked_purged_reset_and_deleted(tmp_path
         peeked = await broker.queues.peek(ORDERS, 10)
         assert [(place, record.value) for place, record in peeked] == [(0, b"b"), (0, b"c"), (1, b"d")]
         assert [record.value for _, record in await broker.queues.peek(ORDERS, 1)] == [b"b"]
-        assert sum(stats.ready for stats in broker.queues.stats()[0].partitions) == 3
+        assert sum(stats.ready for stats in (await broker.queues.stats())[0].partitions) == 3
         await broker.queues.purge(ORDERS)
         assert await broker.queues.receive(ORDERS) == []
         await broker.queues.reset(ORDERS, {0: 1, 1: 0})

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
 from typing import IO, Any
 
 from alpacamq.cli.main import main
+from tests.brokers import Broker
 
 PATIENCE_S = 60
 
@@ -110,3 +112,16 @@ def _input_from(file: IO[bytes], content: bytes) -> Iterator[None]:
         sys.stdin = before_file
         os.dup2(before, 0)
         os.close(before)
+
+
+class As(InProcess):
+    """Runs commands as a user."""
+
+    def __init__(self, broker: Broker, directory: Path, user: str, password: str) -> None:
+        super().__init__(broker.address, broker.http_address)
+        file = directory / f"password-{user}-{password}"
+        file.write_text(password + "\n")
+        self._login = ("--user", user, "--password-file", str(file))
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", columns: int | None = None) -> Ran:
+        return super().__call__(*self._login, *arguments, stdin=stdin, columns=columns)

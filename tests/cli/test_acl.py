@@ -1,33 +1,19 @@
 """`alpacactl acl`."""
 
 import shlex
-from collections.abc import Iterator
 
 import pytest
 
 from alpacamq.cli.acl import OPERATIONS
 from alpacamq.cli.reference import all_commands
 from alpacamq.security.acls import OPERATIONS as OF_RESOURCES
-from alpacamq.security.acls import Operation, ResourceType
+from alpacamq.security.acls import Operation
 from tests.brokers import Broker
-from tests.secured import ADMIN, ALICE, SecuredBroker, secured_broker
+from tests.secured import ADMIN, ALICE, SecuredBroker
 
 from .command import Command, InProcess
 
 EXAMPLES = [example for each in all_commands() if each.words[0] == "acl" for example in each.examples]
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    with secured_broker(tmp_path_factory.mktemp("acl")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def secured(shared: SecuredBroker) -> SecuredBroker:
-    """A broker without rules."""
-    shared.revoke()
-    return shared
 
 
 @pytest.fixture
@@ -118,8 +104,7 @@ def test_the_examples_work(admin: Command, example: str) -> None:
     admin.ok(*shlex.split(example)[1:])
 
 
-def test_every_operation_on_a_nameable_resource_can_be_given() -> None:
-    nameable = set(ResourceType) - {ResourceType.USER, ResourceType.DELEGATION_TOKEN}
-    operations = set().union(*(OF_RESOURCES[kind] for kind in nameable if kind in OF_RESOURCES))
+def test_every_operation_can_be_given() -> None:
+    operations = set().union(*OF_RESOURCES.values())
     given = {Operation[each.upper().replace("-", "_")] for each in OPERATIONS}
     assert given == operations - {Operation.TWO_PHASE_COMMIT} | {Operation.ALL}

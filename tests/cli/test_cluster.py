@@ -1,11 +1,12 @@
 """`alpacactl cluster` against one broker, and lists of addresses."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from alpacamq.cli.cluster_changes import bar, read_plan, spread
+from alpacamq.cli.cluster_changes import bar, byte_rate, read_plan, spread
 from alpacamq.cli.parsing import UsageError
 from alpacamq.cluster.image import CURRENT_LEVEL
 from alpacamq.wire.cluster import ClusterPartition
@@ -108,10 +109,71 @@ def test_a_plan_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_replicas_are_spread_with_the_leaders_in_turn() -> None:
     partitions = [partition(0, [1, 2]), partition(1, [2, 1]), partition(2, [3, 1, 2], adding=[3])]
-    assert spread(partitions, [4, 5, 6], None) == [("t", 0, [4, 5]), ("t", 1, [5, 6]), ("t", 2, [6, 4])]
-    assert spread(partitions[:1], [4, 5, 6], 3) == [("t", 0, [4, 5, 6])]
+    racks = {4: "", 5: "", 6: ""}
+    assert spread(partitions, racks, None) == [("t", 0, [4, 5]), ("t", 1, [6, 4]), ("t", 2, [5, 6])]
+    assert spread(partitions[:1], racks, 3) == [("t", 0, [4, 5, 6])]
     with pytest.raises(UsageError, match="--factor"):
-        spread(partitions, [4], None)
+        spread(partitions, {4: ""}, None)
+
+
+@pytest.mark.parametrize(
+    "racks",
+    [
+        {1: "a", 2: "a", 3: "b", 4: "b"},
+        {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"},
+        {1: "a", 2: "b", 3: "b", 4: ""},
+    ],
+)
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_replicas_are_spread_over_racks_and_evenly(racks: dict[int, str], factor: int) -> None:
+    wanted = spread([partition(number, [9]) for number in range(12)], racks, factor)
+    chosen = [replicas for _, _, replicas in wanted if replicas is not None]
+    names = {node: rack or str(node) for node, rack in racks.items()}
+    for replicas in chosen:
+        assert len({names[node] for node in replicas}) == min(factor, len(set(names.values())))
+    leaders = Counter(replicas[0] for replicas in chosen)
+    assert set(leaders) == set(racks)
+    sizes = Counter(names.values())
+    if len(set(sizes.values())) == 1:  # with racks of one size every node gets as much
+        replicas_on = Counter(node for replicas in chosen for node in replicas)
+        assert max(replicas_on.values()) - min(replicas_on.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("1000", 1000),
+        ("50MB", 50_000_000),
+        ("1.5MiB/s", 3 << 19),
+        ("2 kb", 2000),
+        ("1g", 10**9),
+        ("none", -1),
+    ],
+)
+def test_a_rate_has_units(text: str, rate: int) -> None:
+    assert byte_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1", "0", "1e9", "50MBps"])
+def test_what_is_no_rate_is_refused(ctl: Command, text: str) -> None:
+    assert "rate" in ctl.fails(2, "cluster", "reassign", f"--throttle={text}")
+
+
+def test_the_limit_of_reassignments_is_set_shown_and_removed(ctl: Command) -> None:
+    ctl.ok("cluster", "reassign", "--throttle", "50MB")
+    assert ctl.json("cluster", "status")["throttle"] == 50_000_000
+    ctl.ok("cluster", "reassign", "--throttle", "none")
+    assert ctl.json("cluster", "status")["throttle"] is None
+    assert "--throttle" in ctl.fails(2, "cluster", "reassign", "--cancel", "--throttle", "1MB")
+
+
+def test_a_limit_is_set_back_when_the_moves_are_done(ctl: Command, topic: str) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    node = str(ctl.json("cluster", "status")["node"])
+    ctl.ok("cluster", "reassign", "--throttle", "3MB")
+    ctl.ok("cluster", "reassign", "--topic", topic, "--to", node, "--throttle", "1MB")
+    assert ctl.json("cluster", "status")["throttle"] == 3_000_000
+    ctl.ok("cluster", "reassign", "--throttle", "none")
 
 
 def test_progress_is_a_bar() -> None:

@@ -44,7 +44,7 @@ def candidates(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        pytest.param(["to"], ["topics", "top"], id="nouns"),
+        pytest.param(["top"], ["topics", "top"], id="nouns"),
         pytest.param(["topics", "de"], ["describe", "delete"], id="verbs"),
         pytest.param(["topics", "create", "x", "--par"], ["--partitions"], id="options"),
         pytest.param(["topics", "list", "-o", ""], ["table", "json", "yaml"], id="values"),

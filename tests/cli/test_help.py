@@ -43,9 +43,13 @@ NEED_NODES = (
     "alpacactl cluster reassign --topic orders --to",
     "alpacactl cluster reassign --file",
 )
-# They need a broker with access rules; tests/cli/test_acl.py runs them.
-NEED_RULES = ("alpacactl acl",)
-NOT_RUN = (*NEED_SPARK, *NEED_NODES, *NEED_RULES)
+# They need a broker with access rules or an audit log; tests/cli/test_acl.py and test_audit.py run them.
+NEED_RULES = ("alpacactl acl", "alpacactl audit")
+# They need a broker whose users log in; tests/cli/test_token.py runs them.
+NEED_LOGIN = ("alpacactl token",)
+# They would slow down the other tests of this broker; tests/cli/test_quota.py runs them.
+THROTTLE = ("alpacactl quota ",)
+NOT_RUN = (*NEED_SPARK, *NEED_NODES, *NEED_RULES, *NEED_LOGIN, *THROTTLE)
 # They ask for a password on a terminal; tests/cli/test_user.py runs them.
 NEED_TERMINAL = {"alpacactl user create alice", "alpacactl user passwd alice"}
 ALL = sorted({example for each in everything() for example in each.examples})
@@ -85,6 +89,8 @@ class Shop:
             assert main(["config", "set", "cafe", "--http", self.broker.http_address]) == 0
         if "alpacactl user" in example:
             self._prepare_user(example)
+        if "alpacactl tenant" in example:
+            self._prepare_tenant(example)
         if "transactions" in example:
             with Cluster(parse_address(self.broker.address)) as cluster:
                 claim(cluster, "till-7", 60_000)
@@ -92,6 +98,13 @@ class Shop:
             settled(self.broker, "reject", *receipts(self.broker, "orders", max=2), reason="sold out")
             eventually(lambda: self._messages("orders.dlq") == 2)
         return self._filled(example)
+
+    def _prepare_tenant(self, example: str) -> None:
+        """Have the tenant of the examples, unless the example creates it, and one principal."""
+        self._http.delete("/admin/tenants/shop")
+        if "tenant create" not in example:
+            self._http.post("/admin/tenants", json={"id": "shop"}).raise_for_status()
+            self._http.put("/admin/tenants/shop/principals/User:alice", json={}).raise_for_status()
 
     def _prepare_user(self, example: str) -> None:
         """Have the user of the examples, unless the example creates it, and a file with a password."""
@@ -145,7 +158,7 @@ class Shop:
             return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")
         if "--start-offset 41" in example:
             return example.replace("41", str(self._open_transaction("payments")))
-        if "key delete KEY" in example:
+        if "key delete KEY" in example or "key rotate KEY" in example:
             return example.replace("KEY", self._http.post("/keys", json={"owner": "shop"}).json()["id"])
         if example.endswith("dlq cancel ID"):
             slow = {"messages_per_second": 1}

@@ -12,7 +12,7 @@ from alpacamq.client.connect import parse_address
 from alpacamq.client.http.connection import Credentials, HttpApi, Problem
 from tests.brokers import Broker
 
-from .command import Command, InProcess, Ran
+from .command import As, Command, InProcess
 from .terminals import Terminal
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
@@ -36,19 +36,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def anyone(secured: Broker) -> Command:
     return InProcess(secured.address, secured.http_address)
-
-
-class As(InProcess):
-    """Runs commands as a user."""
-
-    def __init__(self, broker: Broker, directory: Path, user: str, password: str) -> None:
-        super().__init__(broker.address, broker.http_address)
-        file = directory / f"password-{user}-{password}"
-        file.write_text(password + "\n")
-        self._login = ("--user", user, "--password-file", str(file))
-
-    def __call__(self, *arguments: str, stdin: bytes = b"", columns: int | None = None) -> Ran:
-        return super().__call__(*self._login, *arguments, stdin=stdin, columns=columns)
 
 
 @pytest.fixture

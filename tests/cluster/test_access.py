@@ -4,18 +4,21 @@ import pytest
 
 from alpacamq.cluster.brokers import FeatureRange
 from alpacamq.cluster.commands import (
+    AlterQuotas,
     AlterUsers,
     CreateAcls,
     CreateApiKey,
     DeleteAcls,
     DeleteApiKey,
     EditResults,
+    RotateApiKey,
     UserEdit,
 )
-from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage, difference
+from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, ClusterImage, difference
 from alpacamq.model.errors import FeatureNotEnabled, InvalidAcl, InvalidRequest, UnknownApiKey
 from alpacamq.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.quotas import ClientQuota, EntityPart, QuotaEdit, QuotaOp
 from alpacamq.security.scram import Credential, Mechanism, credential_of, salted_password
 
 from .clusters import Cluster
@@ -147,6 +150,20 @@ def key_of(key_id: str = "k1", description: str = "") -> ApiKey:
     return ApiKey(id=key_id, owner="alice", aws_secret="0" * 64, created_ms=1, description=description)
 
 
+def test_the_keys_of_a_deleted_user_are_deleted_and_others_stay() -> None:
+    cluster = Cluster(1)
+    alter(cluster, UserEdit("alice", Mechanism.SHA_256, credential()))
+    alter(cluster, UserEdit("alice", Mechanism.SHA_512, credential()))
+    cluster.ask(CreateApiKey(key=key_of()))
+    others = ApiKey(id="k2", owner="bob", aws_secret="0" * 64, created_ms=1)
+    cluster.ask(CreateApiKey(key=others))
+    alter(cluster, UserEdit("alice", Mechanism.SHA_256))
+    assert cluster.image.api_keys.keys() == {"k1", "k2"}
+    alter(cluster, UserEdit("alice", Mechanism.SHA_512))
+    assert cluster.image.api_keys.keys() == {"k2"}
+    assert replayed(cluster.image).api_keys.keys() == {"k2"}
+
+
 def test_a_repeated_creation_of_a_key_finds_it_and_another_of_its_id_is_refused() -> None:
     cluster = Cluster(1)
     assert cluster.ask(CreateApiKey(key=key_of())) == key_of()
@@ -156,6 +173,21 @@ def test_a_repeated_creation_of_a_key_finds_it_and_another_of_its_id_is_refused(
     assert cluster.ask(DeleteApiKey(key_id="k1")) == key_of()
     with pytest.raises(UnknownApiKey, match="k1"):
         cluster.ask(DeleteApiKey(key_id="k1"))
+
+
+def test_a_key_that_is_replaced_ends_and_never_lasts_longer_than_before() -> None:
+    cluster = Cluster(1)
+    cluster.ask(CreateApiKey(key=key_of()))
+    rotation = RotateApiKey(key_id="k1", key=key_of("k2"), expires_ms=100)
+    for _ in range(2):  # a repeated command finds the key
+        assert cluster.ask(rotation) == key_of("k2")
+    assert cluster.image.api_keys["k1"].expires_ms == 100
+    assert cluster.image.api_keys["k2"].expires_ms is None
+    cluster.ask(RotateApiKey(key_id="k1", key=key_of("k3"), expires_ms=200))
+    assert cluster.image.api_keys["k1"].expires_ms == 100
+    with pytest.raises(UnknownApiKey, match="k9"):
+        cluster.ask(RotateApiKey(key_id="k9", key=key_of("k4"), expires_ms=100))
+    assert "k4" not in cluster.image.api_keys
 
 
 def test_security_is_in_snapshots_and_in_differences() -> None:
@@ -187,4 +219,54 @@ def test_a_single_broker_goes_to_the_level_with_the_first_user() -> None:
     cluster = Cluster(0)
     cluster.register(1, features=FeatureRange(1, 1))
     alter(cluster, UserEdit("alice", Mechanism.SHA_256, credential()))
-    assert cluster.image.features == {VERSION_FEATURE: 2}
+    assert cluster.image.features == {VERSION_FEATURE: CURRENT_LEVEL}
+
+
+def alter_quotas(cluster: Cluster, *edits: QuotaEdit, dry_run: bool = False) -> list[str | None]:
+    return errors(cluster.ask(AlterQuotas(edits=edits, dry_run=dry_run)))
+
+
+ALICE = (EntityPart("user", "alice"),)
+
+
+def test_quotas_are_set_changed_and_removed_and_are_part_of_a_snapshot() -> None:
+    cluster = Cluster(1)
+    edit = QuotaEdit(ALICE, (QuotaOp("producer_byte_rate", 1000), QuotaOp("consumer_byte_rate", 2000)))
+    assert alter_quotas(cluster, edit, dry_run=True) == [None]
+    assert not cluster.image.quotas
+    before = cluster.image.copy()
+    assert alter_quotas(cluster, edit) == [None]
+    (quota,) = cluster.image.quotas.values()
+    assert quota == ClientQuota(entity=ALICE, values={"producer_byte_rate": 1000, "consumer_byte_rate": 2000})
+    assert difference(before, cluster.image).quotas
+    assert replayed(cluster.image).quotas == cluster.image.quotas
+    assert not difference(replayed(cluster.image), cluster.image).quotas
+    assert alter_quotas(cluster, QuotaEdit(ALICE, (QuotaOp("consumer_byte_rate", None),))) == [None]
+    assert next(iter(cluster.image.quotas.values())).values == {"producer_byte_rate": 1000}
+    assert alter_quotas(cluster, QuotaEdit(ALICE, (QuotaOp("producer_byte_rate", None),))) == [None]
+    assert not cluster.image.quotas
+    assert not replayed(cluster.image).quotas
+
+
+def test_each_entity_with_quotas_is_changed_on_its_own() -> None:
+    cluster = Cluster(1)
+    both = (EntityPart("user", "alice"), EntityPart("client-id", None))
+    assert alter_quotas(
+        cluster,
+        QuotaEdit(ALICE, (QuotaOp("producer_byte_rate", -1),)),
+        QuotaEdit(both, (QuotaOp("producer_byte_rate", 5),)),
+        QuotaEdit((), ()),
+    ) == ["InvalidRequest", None, "InvalidRequest"]
+    # However its parts are ordered.
+    assert alter_quotas(cluster, QuotaEdit(both[::-1], (QuotaOp("request_percentage", 1),))) == [None]
+    (quota,) = cluster.image.quotas.values()
+    assert quota.values == {"producer_byte_rate": 5, "request_percentage": 1}
+
+
+def test_quotas_need_their_level_if_there_are_several_brokers() -> None:
+    cluster = Cluster(0)
+    for number in (1, 2):
+        cluster.register(number, features=FeatureRange(1, 2))
+    with pytest.raises(FeatureNotEnabled, match="quotas need level 3"):
+        alter_quotas(cluster, QuotaEdit(ALICE, (QuotaOp("producer_byte_rate", 5),)))
+    assert alter(cluster, UserEdit("alice", Mechanism.SHA_256, credential())) == [None]

@@ -6,8 +6,12 @@ from alpacamq.cluster.broker_config import (
     ALL_BROKERS,
     BROKER_NAMES,
     BROKER_SETTINGS,
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    OWN_SETTINGS,
     STATIC_SETTINGS,
     check_overrides,
+    throttled_rate,
     topic_defaults,
     usable,
 )
@@ -63,7 +67,7 @@ def check(image: ClusterImage, resource: str, overrides: dict[str, str]) -> None
 
 def test_the_names_are_those_of_kafka_and_of_settings_that_kafka_lacks() -> None:
     assert BROKER_SETTINGS.keys() >= OF_KAFKA
-    own = BROKER_SETTINGS.keys() - OF_KAFKA
+    own = BROKER_SETTINGS.keys() - OF_KAFKA - OWN_SETTINGS.keys()
     assert {name.partition(".")[0] for name in own} == {"message", "queue", "trace"}
     assert own <= SETTINGS.keys()
     assert len(set(BROKER_NAMES.values())) == len(BROKER_NAMES)
@@ -121,6 +125,15 @@ def test_an_invalid_setting_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         check(image_of(), resource, {"log.segment.bytes": "2048", name: value})
+
+
+def test_a_limit_of_replication_is_that_of_the_broker_then_of_all_brokers() -> None:
+    image = image_of({LEADER_RATE: "3"}, {LEADER_RATE: "2", FOLLOWER_RATE: "7"})
+    assert throttled_rate(image, 1, LEADER_RATE) == 3
+    assert throttled_rate(image, 2, LEADER_RATE) == 2
+    assert throttled_rate(image, 1, FOLLOWER_RATE) == 7
+    assert throttled_rate(image_of(), 1, FOLLOWER_RATE) is None
+    assert topic_defaults(image, 1, {}).merged == {}
 
 
 def test_no_setting_is_both_static_and_dynamic() -> None:

@@ -163,7 +163,7 @@ def test_a_snapshot_rebuilds_the_image_and_a_copy_is_independent() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(Change(b"quota/1", b"{}"), id="an unknown kind"),
+        pytest.param(Change(b"unheard-of/1", b"{}"), id="an unknown kind"),
         pytest.param(Change(b"partitions", b""), id="an unknown key"),
         pytest.param(Change(b"feature", b"1"), id="a kind without a name"),
     ],

@@ -30,25 +30,12 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from alpacamq.security.acls import AclFilter, Operation
 from alpacamq.security.acls import ResourceType as Kind
-from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
+from tests.secured import ADMIN, ALICE, SecuredBroker, rule
 from tests.waiting import eventually
 
 from .client import DEADLINE_S
 
 PRINCIPAL = f"User:{ALICE}"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    with secured_broker(tmp_path_factory.mktemp("acls")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def secured(shared: SecuredBroker) -> SecuredBroker:
-    """A broker without rules."""
-    shared.revoke()
-    return shared
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Unmodified clients that authenticate: every mechanism, right and wrong passwords, users by AdminClient."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -8,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioError
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
@@ -18,17 +16,16 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
 
 from tests.broker_cluster import make_broker
 from tests.brokers import Broker
 from tests.waiting import eventually
 
+from . import round_trips
+from .round_trips import DEADLINE_S
+
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-DEADLINE_S = 30.0
-# kafka-python tries a wrong password for so long.
-BOOTSTRAP_MS = 2000
 USER, PASSWORD = "alice", "se:cret, größer"
 WRONG = "wrong"
 LIFETIME_MS = 2000
@@ -68,26 +65,7 @@ def short_broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def confluent(address: str, mechanism: str, password: str, topic: str) -> bytes:
-    """Write a message and read it; return what was read."""
-    settings = librdkafka(address, mechanism, password)
-    failures: list[KafkaError] = []
-    producer = Producer({**settings, "error_cb": failures.append})
-    producer.produce(topic, b"tea")
-    deadline = time.monotonic() + DEADLINE_S
-    while producer.flush(0.1) and time.monotonic() < deadline:
-        for failure in failures:
-            if failure.code() == KafkaError._AUTHENTICATION:
-                producer.purge()
-                raise KafkaException(failure)
-    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    try:
-        message = eventually(lambda: consumer.poll(1.0), within_s=DEADLINE_S)
-        assert message.error() is None
-        value: bytes = message.value()
-        return value
-    finally:
-        consumer.close()
+    return round_trips.confluent(librdkafka(address, mechanism, password), topic)
 
 
 def librdkafka(address: str, mechanism: str, password: str, user: str = USER) -> dict[str, Any]:
@@ -112,39 +90,11 @@ def others(address: str, mechanism: str, password: str) -> dict[str, Any]:
 
 
 def aiokafka(address: str, mechanism: str, password: str, topic: str) -> bytes:
-    settings = others(address, mechanism, password)
-
-    async def run() -> bytes:
-        async with asyncio.timeout(DEADLINE_S):
-            async with AIOKafkaProducer(**settings) as producer:
-                await producer.send_and_wait(topic, b"tea")
-            reading = AIOKafkaConsumer(topic, **settings, group_id=topic, auto_offset_reset="earliest")
-            async with reading as consumer:
-                value: bytes = (await consumer.getone()).value
-                return value
-
-    return asyncio.run(run())
+    return round_trips.aiokafka(others(address, mechanism, password), topic)
 
 
 def kafka_python(address: str, mechanism: str, password: str, topic: str) -> bytes:
-    settings = others(address, mechanism, password)
-    producer = KafkaProducer(**settings, max_block_ms=5000, bootstrap_timeout_ms=BOOTSTRAP_MS)
-    try:
-        producer.send(topic, b"tea").get(DEADLINE_S)
-    finally:
-        producer.close(timeout=5)
-    consumer = KafkaConsumer(
-        topic,
-        **settings,
-        group_id=topic,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(DEADLINE_S * 1000),
-    )
-    try:
-        value: bytes = next(consumer).value
-        return value
-    finally:
-        consumer.close()
+    return round_trips.kafka_python(others(address, mechanism, password), topic)
 
 
 CLIENTS = [confluent, aiokafka, kafka_python]

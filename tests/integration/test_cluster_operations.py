@@ -1,5 +1,6 @@
 """Operating a cluster of real processes with `alpacactl`: status, reassigning, draining, removing."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.command import Command
+from tests.kafka_tools import kafka_configs, kafka_reassign_partitions, require_kafka_tools
 from tests.waiting import eventually
 
 from .nodes import Nodes, running_nodes
@@ -125,6 +127,44 @@ def test_a_lost_node_is_shown_and_removed_by_force(tmp_path: Path) -> None:
         # The vote of a lost node does not come back.
         create(nodes, "more", factor=2)
         assert [voter["node_id"] for voter in ctl.json("cluster", "status")["voters"]] == [1, 2]
+
+
+@pytest.mark.heavy
+def test_kafkas_tool_moves_replicas_with_a_throttle_and_removes_it(tmp_path: Path) -> None:
+    require_kafka_tools()
+    with running_nodes(tmp_path) as nodes:
+        ctl = commands_for(nodes)
+        create(nodes, "orders", factor=1)
+        load = Load(nodes, "orders")
+        load.send(3000)
+        load.finish()
+        plan = tmp_path / "plan.json"
+        moved = [{"topic": "orders", "partition": index, "replicas": [1, 2, 3]} for index in range(3)]
+        plan.write_text(json.dumps({"version": 1, "partitions": moved}))
+        options = ("--reassignment-json-file", str(plan))
+        begun = kafka_reassign_partitions(nodes.kafka, "--execute", *options, "--throttle", "1")
+        assert begun.returncode == 0, begun.stderr
+        assert "Successfully started partition reassignments" in begun.stdout, begun.stdout
+        moving = ctl.json("cluster", "reassign", "--status")
+        assert [each["throttle"] for each in moving] == [1, 1, 1]
+        assert all(each["bytes_left"] > 0 for each in moving)
+        # The rate is changed while they move.
+        faster = kafka_reassign_partitions(
+            nodes.kafka, "--execute", "--additional", *options, "--throttle", "100000000"
+        )
+        assert faster.returncode == 0, faster.stderr
+        eventually(lambda: not ctl.json("cluster", "reassign", "--status"), within_s=60)
+        ended = kafka_reassign_partitions(nodes.kafka, "--verify", *options)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.count("is completed") == 3, ended.stdout
+        assert summed(nodes, "alpacamq_replication_throttled_sent_bytes_total") > 3000
+        described = ctl.json("topics", "describe", "orders")
+        assert "throttled.replicas" not in json.dumps(described.get("overrides", {}))
+        for kind, name in (("brokers", "1"), ("topics", "orders")):
+            left = kafka_configs(nodes.kafka, "--describe", "--entity-type", kind, "--entity-name", name)
+            assert "throttled" not in left.stdout, left.stdout
+        for index in range(3):
+            assert read_all(nodes, "orders", index) == load.acked[index]
 
 
 @pytest.mark.heavy

@@ -58,8 +58,9 @@ def names(http: httpx.Client, trace_id: str) -> list[str]:
 
 def produced(broker: Broker, topic: str, *traces: str | None, **settings: Any) -> None:
     """Send one batch of messages over Kafka, each with or without a trace."""
+    # Nothing is sent before `flush`, however long the loop takes: it would be more than one batch.
     producer = Producer(
-        {"bootstrap.servers": broker.address, "client.id": "shop", "linger.ms": 200, **settings}
+        {"bootstrap.servers": broker.address, "client.id": "shop", "linger.ms": 60_000, **settings}
     )
     for place, trace_id in enumerate(traces):
         headers = {} if trace_id is None else {"traceparent": traceparent(trace_id)}

@@ -326,3 +326,14 @@ def test_new_settings_hold_from_the_next_append(tmp_path: Path) -> None:
     log.config = a_config(segment_bytes=1024)
     append(log, a_batch())
     assert len(segment_files(log.directory)) == 2
+
+
+def test_the_bytes_after_an_offset_are_counted_by_segments_and_shares_of_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    for _ in range(20):
+        append(log, a_batch(size=300))
+    assert log.bytes_after(0) == log.size_bytes
+    assert log.bytes_after(log.end_offset) == 0
+    counts = [log.bytes_after(offset) for offset in range(log.end_offset + 1)]
+    assert counts == sorted(counts, reverse=True)
+    assert abs(counts[10] - log.size_bytes / 2) <= 400

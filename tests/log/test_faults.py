@@ -143,6 +143,31 @@ def test_a_failed_flush_is_data_in_doubt_for_good(tmp_path: Path) -> None:
     assert len(read_batches(open_log(tmp_path / "t-0"))) == 2
 
 
+def test_a_log_in_doubt_is_sound_again_once_it_was_emptied(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", a_storage(disk))
+    append(log, a_batch())
+    flush(log)
+    append(log, a_batch())
+    disk.fail(Fault("sync", errno.EIO, times=1))
+    under_way = log.begin_flush()
+    assert under_way is not None
+    with pytest.raises(OSError, match="Input/output error") as failure:
+        under_way.run()
+    log.end_flush(under_way, failure.value)
+    assert log.has_lost_data
+    assert log.is_restartable
+    log.restart_at(5)
+    assert (log.in_doubt, log.has_lost_data, log.start_offset, log.end_offset) == (None, False, 5, 5)
+    append(log, a_batch())
+    flush(log)
+    assert log.flushed_offset == 6
+    log.close()
+    assert not log.is_restartable
+    again = open_log(tmp_path / "t-0")
+    assert (again.start_offset, again.end_offset, again.has_lost_data) == (5, 6, False)
+
+
 def test_a_new_name_that_cannot_be_synced_is_data_in_doubt(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path / "t-0", a_storage(disk))

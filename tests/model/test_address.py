@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.model.address import Address
+from alpacamq.model.address import Address, client_host
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,16 @@ def test_invalid_input_is_refused_with_a_reason(text: str, reason: str) -> None:
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:0", "localhost:1"])
 def test_an_address_prints_as_it_is_written(text: str) -> None:
     assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::1", "::1"),
+        ("::ffff:a00:1", "::ffff:a00:1"),
+    ],
+)
+def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(host: str, expected: str) -> None:
+    assert client_host(host) == expected

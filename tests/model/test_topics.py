@@ -37,7 +37,10 @@ def test_a_topic_may_be_named(name: str) -> None:
         ("a\n", "may contain only"),
         ("a\0", "may contain only"),
         ("größe", "may contain only"),
-        ("a:b", "may contain only"),
+        ("A:b", "may contain only"),
+        (":b", "may contain only"),
+        ("a:b:c", "may contain only"),
+        ("a:", "cannot be empty"),
     ],
 )
 def test_a_topic_may_not_be_named(name: str, reason: str) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.node.config import OPTIONS, Address, ConfigError, KafkaConfig, NodeConfig, load
-from alpacamq.node.options import Option, variable_of
+from alpacamq.node.config import LISTENERS, OPTIONS, Address, ConfigError, KafkaConfig, NodeConfig, load
+from alpacamq.node.listeners import ListenerApi, ListenerConfig
+from alpacamq.node.options import Option, options_of, variable_of
 from alpacamq.telemetry import Format, Level
 
 
@@ -78,7 +79,7 @@ def test_every_option_has_its_own_variable() -> None:
     assert len({variable_of(key) for key in OPTIONS}) == len(OPTIONS)
 
 
-@pytest.mark.parametrize("key", OPTIONS)
+@pytest.mark.parametrize("key", [key for key in OPTIONS if not key.startswith(LISTENERS)])
 def test_every_option_accepts_its_default_from_every_source(tmp_path: Path, key: str) -> None:
     option = OPTIONS[key]
     text = option.default_text if isinstance(option, Option) else option.setting.text(option.setting.default)
@@ -88,6 +89,25 @@ def test_every_option_accepts_its_default_from_every_source(tmp_path: Path, key:
     assert load(None, {}, {key: text}) == from_file
     if isinstance(option, Option):
         assert from_file == NodeConfig()
+
+
+@pytest.mark.parametrize("option", list(options_of(LISTENERS, ListenerConfig)), ids=lambda each: each.key)
+def test_every_option_of_a_listener_accepts_its_default_from_every_source(
+    tmp_path: Path, option: Option
+) -> None:
+    listen = "listeners.external_1.listen"
+    key, text = option.key.replace("NAME", "external_1"), option.default_text
+    if key == listen:
+        text = "127.0.0.1:9094"
+    quoted = text if option.type is bool else f'"{text}"'
+    lines = {listen: '"127.0.0.1:9094"', key: quoted}
+    from_file = load(
+        written(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items())), {}, {}
+    )
+    given = {listen: "127.0.0.1:9094", key: text}
+    assert load(None, {variable_of(name): value for name, value in given.items()}, {}) == from_file
+    assert load(None, {}, given) == from_file
+    assert from_file.listeners == {"external_1": ListenerConfig(listen=Address("127.0.0.1", 9094))}
 
 
 @pytest.mark.parametrize("key", [key for key, option in OPTIONS.items() if isinstance(option, Option)])
@@ -305,4 +325,5 @@ def test_clients_get_a_reachable_address(listen: str, advertised: str | None, ex
         listen=Address.parse(listen), advertised=Address.parse(advertised) if advertised else None
     )
     bound = Address("127.0.0.1" if kafka.listen.host == "localhost" else kafka.listen.host, 5000)
-    assert str(kafka.advertised_for(bound, "machine")) == expected
+    first = NodeConfig(kafka=kafka).listeners_of(ListenerApi.KAFKA)[0].config
+    assert str(first.advertised_for(bound, "machine")) == expected

@@ -60,9 +60,23 @@ LEADERS = st.none() | st.tuples(FIXED["i"], FIXED["i"]).filter(lambda leader: le
 
 
 # Times of 64 bits.
-FAR_TIMES = {"log_append_time_ms", "retention_time_ms", "session_lifetime_ms", "transaction_start_time_ms"}
-# The judge knows no -1 here, though Kafka sends it where no transaction is open.
-NO_TIME_UNREADABLE = {"transaction_start_time_ms"}
+TOKEN_TIMES = {
+    "issue_timestamp_ms",
+    "expiry_timestamp_ms",
+    "max_timestamp_ms",
+    "max_lifetime_ms",
+    "renew_period_ms",
+    "expiry_time_period_ms",
+}
+FAR_TIMES = {
+    "log_append_time_ms",
+    "retention_time_ms",
+    "session_lifetime_ms",
+    "transaction_start_time_ms",
+    *TOKEN_TIMES,
+}
+# The judge knows no -1 here, though Kafka sends it where no transaction is open, and for refused tokens.
+NO_TIME_UNREADABLE = {"transaction_start_time_ms", *TOKEN_TIMES}
 
 
 def served() -> list[tuple[Api, int]]:

@@ -157,6 +157,9 @@ class QueueModel(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, action: Action) -> None:
         chosen = data.draw(st.lists(st.sampled_from(self.receipts[-30:]), max_size=6, unique=True))
         delay_ms = data.draw(st.sampled_from([None, None, 0, 700, 20_000]))
+        if action is Action.EXTEND:
+            # Leases extended after their end have tests of their own: the model does not know them.
+            chosen = [one for one in chosen if self.is_leased_by(one)]
         settlements = tuple(
             Settlement(
                 one.partition,
@@ -172,6 +175,10 @@ class QueueModel(RuleBasedStateMachine):
             for one in chosen
         )
         self.host.send(SettleRequest(queue=QUEUE, settlements=settlements))
+
+    def is_leased_by(self, receipt: Acquired) -> bool:
+        message = self.messages[receipt.partition, receipt.offset]
+        return message.state == LEASED and message.receipt == receipt
 
     @rule(consumer=CONSUMERS)
     def acknowledge_all_as_consumer(self, consumer: str) -> None:
@@ -352,11 +359,11 @@ class QueueModel(RuleBasedStateMachine):
         """Return whether this settles the latest delivery of the message."""
         if settlement.consumer is not None:
             return message.owner == settlement.consumer
+        # An earlier receipt is the latest again if the delivery after it was released unseen.
         receipt = message.receipt
         return (
             receipt is not None
-            and (receipt.delivery_count, receipt.generation)
-            == (settlement.delivery_count, settlement.generation)
+            and receipt.generation == settlement.generation
             and message.count == settlement.delivery_count
         )
 

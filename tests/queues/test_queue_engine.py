@@ -887,3 +887,25 @@ def test_a_batch_of_requests_gets_replies_in_order_and_one_write() -> None:
     replies = [queue.answers[handle] for handle in handles]
     assert [len(reply.messages) for reply in replies if isinstance(reply, ReceiveReply)] == [9] * 10
     assert len(queue.changes) == 1
+
+
+def test_queues_are_described_in_steps_between_which_they_change() -> None:
+    queue = host(partitions=3)
+    queue.publish(5, partition=2)
+    queue.send(receive_request(max_messages=0))
+    assert queue.engine.queue_count == 1
+    steps = list(queue.engine.stats())
+    assert steps[:3] == [None] * 3
+    assert [each.queue for each in steps[3:] if each is not None] == [QUEUE]
+    described = queue.engine.stats()
+    assert next(described) is None
+    queue.publish(1, partition=1)
+    next(described), next(described)
+    found = next(described)
+    assert found is not None
+    assert [each.ready for each in found.partitions] == [0, 1, 5]
+    described = queue.engine.stats()
+    next(described)
+    queue.send(DeleteRequest(queue=QUEUE))
+    assert [each for each in described if each is not None] == []
+    assert queue.engine.queue_count == 0

@@ -165,6 +165,13 @@ def test_whether_any_topic_may_be_written(rules: list[Acl], is_allowed: bool) ->
     assert Authorizer(rules).may_any(ALICE, HERE, WRITE, ResourceType.TOPIC) is is_allowed
 
 
+def test_a_decision_about_any_topic_is_not_one_about_a_topic_without_a_name() -> None:
+    authorizer = Authorizer([rule(WRITE, "a")])
+    assert authorizer.may_any(ALICE, HERE, WRITE, ResourceType.TOPIC)
+    assert not authorizer.may(ALICE, HERE, WRITE, ResourceType.TOPIC, "")
+    assert authorizer.may_any(ALICE, HERE, WRITE, ResourceType.TOPIC)
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

@@ -7,6 +7,7 @@ from alpacamq.security.api_keys import (
     ApiKey,
     Presented,
     aws_secret_of,
+    masked,
     new_id,
     new_secret,
     parse,
@@ -59,3 +60,15 @@ def test_scopes_limit_a_key() -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("alice", "alice"),
+        ("amq_abc234_s3-cr_et", "amq_abc234_***"),
+        ("Bearer amq_abc234_secret amq_def567_other", "Bearer amq_abc234_*** amq_def567_***"),
+    ],
+)
+def test_a_key_in_the_name_of_a_user_is_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from alpacamq.client.errors import Refused
+from alpacamq_spark.pipelines import load
+from alpacamq_spark.pipelines.errors import InvalidPipeline
 from tests.brokers import Broker
+from tests.cli.command import As, InProcess
 
 from .driving import Stream, read, values
 
@@ -27,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         broker.end()
 
 
-def test_batches_and_streams_are_read_by_a_user(broker: Broker, tmp_path: Path, topic: str) -> None:
+def publish(broker: Broker, topic: str, value: bytes) -> None:
     producer = Producer(
         {
             "bootstrap.servers": broker.address,
@@ -37,8 +41,12 @@ def test_batches_and_streams_are_read_by_a_user(broker: Broker, tmp_path: Path, 
             "sasl.password": PASSWORD,
         }
     )
-    producer.produce(topic, b"tea")
+    producer.produce(topic, value)
     assert producer.flush(30) == 0
+
+
+def test_batches_and_streams_are_read_by_a_user(broker: Broker, tmp_path: Path, topic: str) -> None:
+    publish(broker, topic, b"tea")
     password = tmp_path / "password"
     password.write_text(PASSWORD)
     login = {"user": USER, "passwordFile": str(password)}
@@ -47,3 +55,50 @@ def test_batches_and_streams_are_read_by_a_user(broker: Broker, tmp_path: Path, 
     password.write_text("wrong")
     with pytest.raises(Refused, match="wrong user name or password"):
         read(broker, subscribe=topic, **login)
+
+
+def archive(directory: Path, broker: Broker, topic: str, *lines: str) -> Path:
+    """Write a pipeline that copies a topic to files."""
+    file = directory / "archive.toml"
+    settings = (
+        'kind = "archive"',
+        f'broker = "{broker.address}"',
+        *lines,
+        "[source]",
+        f'topics = ["{topic}"]',
+        "[sink]",
+        'path = "archive"',
+    )
+    file.write_text("\n".join(settings))
+    return file
+
+
+def test_a_pipeline_needs_both_a_user_and_a_password_file(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match="user and password_file belong together"):
+        load(archive(tmp_path, broker, "orders", f'user = "{USER}"'))
+
+
+def test_a_pipeline_logs_in_with_the_user_of_its_file(
+    broker: Broker, tmp_path: Path, topic: str, spark: SparkSession
+) -> None:
+    """The path of the password is relative to the file."""
+    publish(broker, topic, b"tea")
+    (tmp_path / "password").write_text(PASSWORD)
+    pipeline = load(archive(tmp_path, broker, topic, f'user = "{USER}"', 'password_file = "password"'))
+    assert PASSWORD not in repr(pipeline)
+    assert pipeline.run(spark=spark).rows == 1
+    assert pipeline.status().data
+    (tmp_path / "password").write_text("wrong")
+    with pytest.raises(Refused, match="wrong user name or password"):
+        pipeline.check_broker()
+
+
+def test_the_user_of_the_command_line_runs_a_pipeline(broker: Broker, tmp_path: Path, topic: str) -> None:
+    publish(broker, topic, b"tea")
+    file = str(archive(tmp_path, broker, topic))
+    assert As(broker, tmp_path, USER, PASSWORD)("pipeline", "status", file).code == 0
+    refused = As(broker, tmp_path, USER, "wrong")("pipeline", "status", file)
+    assert refused.code != 0
+    assert "wrong user name or password" in refused.errors
+    without = InProcess(broker.address)("--user", USER, "pipeline", "status", file)
+    assert "from a file" in without.errors

@@ -1,12 +1,20 @@
-"""Shared by all listeners: binding an address, and the limit on connections."""
+"""Shared by all listeners: binding an address, accepting connections, and the limits on connections."""
 
+import asyncio
 import socket
-from collections.abc import Collection
-from typing import Generic, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Generic, Protocol, TypeVar, cast
 
+from alpacamq.broker.quotas import Quotas
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats
+
+from .tls import ListenerTls, TlsConnection
 
 log = get_logger(__name__)
 
@@ -41,6 +49,65 @@ def take_address(host: str, port: int, remedy: str) -> socket.socket:
             listening.close()
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
     return listening
+
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSettings:
+    """One listener of an API."""
+
+    # By which clients of this listener learn the addresses of other brokers.
+    name: str
+    address: Address
+    # None: connections are plain.
+    tls: ListenerTls | None = None
+    # Addresses of clients that are served; all, if empty.
+    allow: tuple[Network, ...] = ()
+    # Whether clients must authenticate; None if security.authentication decides.
+    authentication: bool | None = None
+    # SASL mechanisms that Kafka clients may use; all, if empty.
+    mechanisms: tuple[str, ...] = ()
+    # What to do if the address cannot be bound.
+    remedy: str = ""
+
+
+class ListeningSocket:
+    """A bound address, and how connections to it are accepted."""
+
+    def __init__(self, settings: ListenerSettings, stats: ListenerStats | None) -> None:
+        self.settings = settings
+        self._stats = stats
+
+    def bind(self) -> Address:
+        """Bind the address and return it, with the actual port if 0 was requested."""
+        address = self.settings.address
+        self._socket = take_address(address.host, address.port, self.settings.remedy)
+        return Address(address.host, self._socket.getsockname()[1])
+
+    async def accept(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.AbstractServer:
+        """Accept connections; each gets a protocol of `factory`, with TLS after its handshake."""
+        loop = asyncio.get_running_loop()
+        make = factory
+        if (tls := self.settings.tls) is not None:
+            name, stats = self.settings.name, self._stats
+
+            def make() -> asyncio.BaseProtocol:
+                return TlsConnection(loop, name, tls, factory, stats)
+
+        if self.settings.allow:
+            return await loop.create_server(
+                lambda: _Admission(self._admits, make), sock=self._socket, backlog=BACKLOG
+            )
+        return await loop.create_server(make, sock=self._socket, backlog=BACKLOG)
+
+    def _admits(self, host: str) -> bool:
+        if is_within(host, self.settings.allow):
+            return True
+        if self._stats is not None:
+            self._stats.filtered += 1
+        return False
 
 
 class Connection(Protocol):
@@ -84,6 +151,28 @@ class ConnectionLimit(Generic[C]):
         # Counts since the last log entry, and when the next may be written.
         self._refused = self._evicted = 0
         self._report_at = 0.0
+        # Open connections by address.
+        self._by_address: Counter[str] = Counter()
+        self._quotas: Quotas | None = None
+
+    def enforce(self, quotas: Quotas) -> None:
+        """Refuse connections beyond the quotas of their addresses from now on."""
+        self._quotas = quotas
+        quotas.count_connections(self._by_address)
+
+    def is_within_quota(self, host: str) -> bool:
+        """Return whether an address may have one more connection. To be asked once, before `has_place`."""
+        return self._quotas is None or self._quotas.admits_connection(host)
+
+    def opened(self, host: str) -> None:
+        """Count a connection of an address."""
+        self._by_address[host] += 1
+
+    def closed(self, host: str) -> None:
+        """Count a connection of an address as closed."""
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
 
     def has_place(self, now: float) -> bool:
         """Return whether one more connection may be opened, after evicting an idle one if necessary."""
@@ -110,7 +199,9 @@ class ConnectionLimit(Generic[C]):
             return
         self._report_at = now + REPORT_SECONDS
         if self._refused:
-            log.warning("connections_refused", door=self._listener, count=self._refused, limit=self._limit)
+            log.warning(
+                "connections_refused", listener=self._listener, count=self._refused, limit=self._limit
+            )
         if self._evicted:
             log.warning(
                 "connections_evicted", listener=self._listener, count=self._evicted, limit=self._limit
@@ -137,3 +228,37 @@ class ConnectionLimit(Generic[C]):
                 if now - since >= after:
                     found.append((since, connection))
         return found
+
+
+class _Admission(asyncio.BufferedProtocol):
+    """Closes connections from addresses that a listener does not serve; the others get their protocol."""
+
+    def __init__(self, admits: Callable[[str], bool], factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._admits = admits
+        self._factory = factory
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        inner = cast("asyncio.Transport", transport)
+        host, *_ = inner.get_extra_info("peername") or ("",)
+        if not self._admits(str(host)):
+            inner.abort()
+            return
+        protocol = self._factory()
+        inner.set_protocol(protocol)
+        protocol.connection_made(inner)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(max(1, sizehint))  # of an aborted connection
+
+    def buffer_updated(self, nbytes: int) -> None:
+        pass
+
+
+def is_within(host: str, networks: Iterable[Network]) -> bool:
+    """Return whether an address belongs to one of the networks."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return any((mapped or address) in network for network in networks)

@@ -1,6 +1,6 @@
-"""Rights of clients that settle deliveries, for the HTTP and SQS APIs.
+"""Rights of clients that settle deliveries.
 
-A receipt names its queue, so that rights are checked for each receipt.
+A receipt of the HTTP and SQS APIs names its queue, so that rights are checked for each receipt.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,17 @@ async def _refusal(broker: Broker, caller: Caller, settlement: Receipted) -> Alp
         queue = read_receipt(settlement.receipt).queue
         check_receive(broker, caller, queue)
         if settlement.action is Action.REJECT:
-            target = (await broker.queues.describe(queue)).dead_letter_topic
-            if target is not None:
-                broker.access.check_topic(caller, Operation.WRITE, target)
+            await check_reject(broker, caller, queue)
     except AlpacaError as error:
         return error.with_traceback(None)
     return None
+
+
+async def check_reject(broker: Broker, caller: Caller, queue: QueueId) -> None:
+    """Raise an error unless a client may write to the dead-letter topic of a queue."""
+    target = (await broker.queues.describe(queue)).dead_letter_topic
+    if target is not None:
+        broker.access.check_topic(caller, Operation.WRITE, target)
 
 
 def check_receive(broker: Broker, caller: Caller, queue: QueueId) -> None:

@@ -4,38 +4,53 @@ import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import IPv6Address
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import msgspec
 
 from alpacamq.cluster.commands import (
+    AddMember,
+    AlterTenant,
     AlterUsers,
     CreateAcls,
     CreateApiKey,
+    CreateTenant,
     DeleteAcls,
     DeleteApiKey,
     DeletedAcls,
+    DeleteTenant,
     EditResults,
+    Failure,
+    RemoveMember,
+    RotateApiKey,
     UserEdit,
 )
 from alpacamq.cluster.image import Delta
+from alpacamq.model import names
 from alpacamq.model.errors import (
     AlpacaError,
     AuthenticationFailed,
     ClusterNotAuthorized,
+    DelegationTokenNotAuthorized,
     GroupNotAuthorized,
+    InvalidTenant,
     RateLimited,
     TopicNotAuthorized,
     TransactionalIdNotAuthorized,
+    UnknownTenant,
 )
 from alpacamq.model.ports import Clock
 from alpacamq.security import api_keys
 from alpacamq.security.acls import CLUSTER_NAME, Acl, AclFilter, Authorizer, Operation, ResourceType
 from alpacamq.security.api_keys import ApiKey
-from alpacamq.security.principals import ANONYMOUS, Principal, user
+from alpacamq.security.callers import ANONYMOUS_CALLER, Caller
+from alpacamq.security.oauth import UnknownKey, WrongSignature
+from alpacamq.security.principals import Principal, user
 from alpacamq.security.scram import (
     MAX_PASSWORD_BYTES,
     SALT_BYTES,
@@ -45,9 +60,17 @@ from alpacamq.security.scram import (
     has_password,
     salted_password,
 )
+from alpacamq.security.tenants import CLUSTER_OPERATIONS, Member, Tenant, TenantLimits, TenantStatus
 from alpacamq.security.users import User, made_up_credential
 
+from .audit import Audit
+from .bearer_tokens import BearerTokens, TokenSettings
+from .delegation_tokens import DelegationSettings, DelegationTokens
 from .metadata.metadata import Metadata
+
+__all__ = ["ANONYMOUS_CALLER", "Access", "Caller", "SecuritySettings", "denied", "describe"]
+
+T = TypeVar("T")
 
 # Hashing a password takes milliseconds of CPU; more at once would keep the event loop from it.
 PASSWORD_THREADS = 2
@@ -59,6 +82,10 @@ MAX_KNOWN_PASSWORDS = 10_000
 FREE_FAILURES = 20
 FAILURES_PER_SECOND = 1.0
 MAX_FAILED_ADDRESSES = 10_000
+# A wrong password is refused this long after it arrived.
+WRONG_PASSWORD_SECONDS = 0.1
+# Users whose credentials those of unknown users are like.
+SAMPLED_USERS = 1000
 WRONG_PASSWORD = "wrong user name or password"  # noqa: S105 - a message
 
 _ERRORS: Mapping[ResourceType, type[AlpacaError]] = {
@@ -66,6 +93,7 @@ _ERRORS: Mapping[ResourceType, type[AlpacaError]] = {
     ResourceType.GROUP: GroupNotAuthorized,
     ResourceType.CLUSTER: ClusterNotAuthorized,
     ResourceType.TRANSACTIONAL_ID: TransactionalIdNotAuthorized,
+    ResourceType.USER: DelegationTokenNotAuthorized,
 }
 
 
@@ -79,24 +107,13 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     users: Mapping[str, User] = {}
     # How long a Kafka client is served before it has to authenticate again; 0 for ever.
     session_lifetime_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The client of a request: its principal, its address, and the API key that it used."""
-
-    principal: Principal
-    host: str
-    key: ApiKey | None = None
-    # The principal as access rules name it.
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", str(self.principal))
-
-
-# A client that has not authenticated, where access rules are not in force and its address does not matter.
-ANONYMOUS_CALLER = Caller(ANONYMOUS, "")
+    # How long a login of the console lasts unused, and in all.
+    console_idle_ms: int = 30 * 60_000
+    console_lifetime_ms: int = 12 * 3_600_000
+    # The provider of bearer tokens; None if they are not accepted.
+    tokens: TokenSettings | None = None
+    # None: delegation tokens are disabled.
+    delegation: DelegationSettings | None = None
 
 
 class Access:
@@ -106,19 +123,30 @@ class Access:
     first decision after a change.
     """
 
-    def __init__(self, metadata: Metadata, settings: SecuritySettings, clock: Clock) -> None:
+    def __init__(
+        self, metadata: Metadata, settings: SecuritySettings, clock: Clock, audit: Audit | None = None
+    ) -> None:
         self._metadata = metadata
         self._clock = clock
         self.settings = settings
+        # None if nothing is audited.
+        self.audit = audit
         # Whether every client has to say who it is.
         self.needs_authentication = settings.authentication
         # Whether access rules decide; otherwise every client may do everything.
         self.is_enforced = settings.acls
         self._authorizer: Authorizer | None = None
+        # The tenants of principals, and the wall around each; made again after a change.
+        self._tenants: dict[str, str] | None = None
+        self._walls: dict[str, TenantWall] = {}
         self._threads = ThreadPoolExecutor(PASSWORD_THREADS, thread_name_prefix="password")
         # For unknown users, as long as the cluster has no users.
         self._own_secret = secrets.token_bytes(32)
+        self._known_shapes: dict[Mechanism, Sequence[tuple[int, int]]] = {}
         self._known = _KnownPasswords()
+        # None if bearer tokens are not accepted.
+        self.tokens = None if settings.tokens is None else BearerTokens(settings.tokens, clock.now_ms)
+        self.delegation_tokens = DelegationTokens(metadata, settings.delegation, self._threads)
         self._failures = FailureLimit(clock.monotonic)
         # Passwords that wait for a thread.
         self._pending_passwords = 0
@@ -126,8 +154,21 @@ class Access:
         self.failed_logins = self.refused_logins = 0
         # When a key was last used on this broker, for its owner to see.
         self.last_use_ms: dict[str, int] = {}
+        # Raises an error if a group would be one more than the tenant may have.
+        self.check_new_group: Callable[[str, str], None] = lambda _tenant, _group: None
         self._listeners: list[Callable[[], None]] = []
+        # Done with the next change, if something waits for it.
+        self._change: asyncio.Future[None] | None = None
         metadata.subscribe(self._metadata_changed)
+
+    def requires_login(self, authentication: bool | None) -> bool:
+        """Return whether clients must authenticate on a listener, which may have a setting of its own."""
+        return self.needs_authentication if authentication is None else authentication
+
+    async def run(self) -> None:
+        """Keep the keys of bearer tokens up to date, until cancelled."""
+        if self.tokens is not None:
+            await self.tokens.keys.run()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -135,14 +176,43 @@ class Access:
     def _metadata_changed(self, delta: Delta) -> None:
         if delta.security:
             self._authorizer = None
+            self._tenants = None
+            self._walls.clear()
+            self._known_shapes.clear()
             keys = self._metadata.image.api_keys
             self.last_use_ms = {each: used for each, used in self.last_use_ms.items() if each in keys}
             for listener in self._listeners:
                 listener()
+            if self._change is not None:
+                self._change.set_result(None)
+                self._change = None
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call a listener after every change of users, rules or keys."""
         self._listeners.append(listener)
+
+    async def while_allowed(self, work: Awaitable[T], caller: Caller, check: Callable[[], None]) -> T:
+        """Return the result of work that may wait for long, such as a long poll.
+
+        If a change of rules or keys makes `check` raise an error, or deletes the key of the client, the work
+        is cancelled and the error raised.
+        """
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done():
+                if self._change is None:
+                    self._change = asyncio.get_running_loop().create_future()
+                either: set[asyncio.Future[Any]] = {working, self._change}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done():
+                    if caller.key is not None and caller.key.id not in self._metadata.image.api_keys:
+                        raise AuthenticationFailed("the API key was deleted")
+                    check()
+            return await working
+        finally:
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working})
 
     # Decisions.
 
@@ -150,23 +220,81 @@ class Access:
     def authorizer(self) -> Authorizer:
         """The access rules in force now."""
         if self._authorizer is None:
-            self._authorizer = Authorizer(self._metadata.image.acls.values(), self.settings.super_users)
+            rules = (acl for acl in self._metadata.image.acls.values() if not acl.tenant)
+            self._authorizer = Authorizer(rules, self.settings.super_users)
         return self._authorizer
 
+    def tenant_of(self, caller: Caller) -> str | None:
+        """Return the tenant that a client belongs to now; None if it belongs to none."""
+        tenants = self._tenants
+        if tenants is None:
+            members = self._metadata.image.members.values()
+            tenants = self._tenants = {each.principal: each.tenant for each in members}
+        return tenants.get(caller.name) if tenants else None
+
+    def _wall(self, tenant: str) -> "TenantWall":
+        if (wall := self._walls.get(tenant)) is None:
+            image = self._metadata.image
+            authorizer = None
+            if self.is_enforced:
+                authorizer = Authorizer(
+                    (acl for acl in image.acls.values() if acl.tenant == tenant),
+                    [
+                        Principal.parse(each.principal)
+                        for each in image.members.values()
+                        if each.tenant == tenant and each.is_admin
+                    ],
+                )
+            wall = self._walls[tenant] = TenantWall(image.tenants[tenant], authorizer)
+        return wall
+
     def limits(self, caller: Caller) -> bool:
-        """Return whether there is anything that a client may not do, as far as is known without rules."""
-        return self.is_enforced or caller.key is not None
+        """Return whether decisions about a client matter: it may be denied something, or they are audited."""
+        return (
+            self.is_enforced
+            or caller.key is not None
+            or self.audit is not None
+            or self.tenant_of(caller) is not None
+        )
+
+    def sees(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Return whether a client may do something to the resource of this name, which it did not ask for.
+
+        For lists, and for rights that another one can replace: what is left out is not denied, and not
+        audited.
+        """
+        if caller.key is not None and not caller.key.allows(operation):
+            return False
+        if (tenant := self.tenant_of(caller)) is not None:
+            return self._wall(tenant).may(caller, operation, kind, name)
+        return not self.is_enforced or self.authorizer.may(caller.name, caller.host, operation, kind, name)
+
+    def sees_topic(self, caller: Caller, operation: Operation, topic: str) -> bool:
+        return self.sees(caller, operation, ResourceType.TOPIC, topic)
+
+    def sees_cluster(self, caller: Caller, operation: Operation) -> bool:
+        return self.sees(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def may(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return whether a client may do something to the resource of this name."""
-        if caller.key is not None and not caller.key.allows(operation):
-            return False
-        return not self.is_enforced or self.authorizer.may(caller.name, caller.host, operation, kind, name)
+        is_allowed = self.sees(caller, operation, kind, name)
+        if self.audit is not None:
+            self.audit.decided(caller, operation, kind, name, allowed=is_allowed)
+        return is_allowed
+
+    def may_or_on_cluster(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Return whether a client may do something to a resource, or to all that the cluster has."""
+        is_allowed = self.sees_cluster(caller, operation) or self.sees(caller, operation, kind, name)
+        if self.audit is not None:
+            self.audit.decided(caller, operation, kind, name, allowed=is_allowed)
+        return is_allowed
 
     def may_any(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
         """Return whether a client may do something to any resource of a kind."""
         if caller.key is not None and not caller.key.allows(operation):
             return False
+        if (tenant := self.tenant_of(caller)) is not None:
+            return self._wall(tenant).may_any(caller, operation, kind)
         return not self.is_enforced or self.authorizer.may_any(caller.name, caller.host, operation, kind)
 
     def may_topic(self, caller: Caller, operation: Operation, topic: str) -> bool:
@@ -184,7 +312,53 @@ class Access:
         To be called before looking whether it exists: the error is the same if it does not.
         """
         if not self.may(caller, operation, kind, name):
-            raise _ERRORS[kind](f"{operation.name} is not allowed on {describe(kind, name)}")
+            raise self.denial(caller, operation, kind, name)
+        if (
+            kind is ResourceType.GROUP
+            and operation is Operation.READ
+            and (tenant := self.tenant_of(caller)) is not None
+        ):
+            self.check_new_group(tenant, name)
+
+    def denial(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> AlpacaError:
+        """Return the error of an operation that a client may not do."""
+        if refusal := self._refusal(caller):
+            return _ERRORS[kind](refusal)
+        return denied(operation, kind, name)
+
+    def _refusal(self, caller: Caller) -> str:
+        """Return why nothing is allowed to the members of a client's tenant; empty if that is not so."""
+        tenant = self.tenant_of(caller)
+        known = None if tenant is None else self._metadata.image.tenants.get(tenant)
+        return "" if known is None or known.is_active else known.refusal
+
+    def check_admitted(self, caller: Caller) -> None:
+        """Raise AuthenticationFailed for a client of a tenant that is disabled."""
+        tenant = self.tenant_of(caller)
+        known = None if tenant is None else self._metadata.image.tenants.get(tenant)
+        if known is not None and known.status is TenantStatus.DISABLED:
+            raise AuthenticationFailed(known.refusal)
+
+    def connection_limit(self, caller: Caller) -> int | None:
+        """Return how many Kafka connections the clients of a tenant may have to this broker."""
+        tenant = self.tenant_of(caller)
+        known = None if tenant is None else self._metadata.image.tenants.get(tenant)
+        return None if known is None else known.limits.connections
+
+    def check_rules(self, caller: Caller, operation: Operation) -> str:
+        """Return the tenant whose rules a client may see or change; empty for the rules without a tenant.
+
+        Raises ClusterNotAuthorized if it may not.
+        """
+        if (tenant := self.tenant_of(caller)) is None:
+            self.check_cluster(caller, operation)
+            return ""
+        is_in_scope = caller.key is None or caller.key.allows(operation)
+        if not is_in_scope or not self._wall(tenant).may_rules(caller, operation):
+            raise ClusterNotAuthorized(
+                self._refusal(caller) or f"{operation.name} is not allowed on the rules of the tenant"
+            )
+        return tenant
 
     def check_topic(self, caller: Caller, operation: Operation, topic: str) -> None:
         self.check(caller, operation, ResourceType.TOPIC, topic)
@@ -200,7 +374,7 @@ class Access:
 
     def operations(self, caller: Caller, kind: ResourceType, name: str, of: Collection[Operation]) -> int:
         """Return the operations that a client may do, as the bits of Kafka's protocol."""
-        return sum(1 << operation for operation in of if self.may(caller, operation, kind, name))
+        return sum(1 << operation for operation in of if self.sees(caller, operation, kind, name))
 
     # Users.
 
@@ -221,8 +395,20 @@ class Access:
         known = self.user(name)
         if known is not None and (credential := known.credentials.get(mechanism)) is not None:
             return credential
-        secret = self._metadata.image.salt_secret or self._own_secret
-        return made_up_credential(secret, mechanism, name)
+        return made_up_credential(self._salt_secret, mechanism, name, self._shapes(mechanism))
+
+    @property
+    def _salt_secret(self) -> bytes:
+        return self._metadata.image.salt_secret or self._own_secret
+
+    def _shapes(self, mechanism: Mechanism) -> Sequence[tuple[int, int]]:
+        """Return the salt sizes and iterations of some users; unknown users get the same."""
+        if (shapes := self._known_shapes.get(mechanism)) is None:
+            some = islice(chain(self.settings.users.values(), self.users()), SAMPLED_USERS)
+            found = (user.credentials.get(mechanism) for user in some)
+            shapes = sorted({(len(each.salt), each.iterations) for each in found if each is not None})
+            self._known_shapes[mechanism] = shapes
+        return shapes
 
     def known_login(self, name: str, password: str, host: str) -> Caller | None:
         """Return the client if its password was found right before; None if it has to be hashed."""
@@ -247,6 +433,7 @@ class Access:
                 self.refused_logins += 1
                 raise RateLimited("too many logins at the same time; try again in a few seconds")
             loop = asyncio.get_running_loop()
+            began_at = loop.time()
             # Counted before it is known to be wrong: many at once would keep the threads busy for long.
             self._failures.count(host)
             self._pending_passwords += 1
@@ -259,9 +446,59 @@ class Access:
                 self._failures.count(host, -1)
             if not is_right:
                 self.failed(host)
+                # Hashing takes longer for some users than for others, and for unknown ones.
+                await asyncio.sleep(began_at + WRONG_PASSWORD_SECONDS - loop.time())
                 raise AuthenticationFailed(WRONG_PASSWORD)
             self._known.add(name, password, credential)
         return Caller(user(name), host)
+
+    # Bearer tokens.
+
+    def known_token(self, text: str, host: str) -> Caller | None:
+        """Return the client if its bearer token was verified before; None if it has to be verified."""
+        token = None if self.tokens is None else self.tokens.known(text)
+        if token is None:
+            return None
+        return Caller(user(token.user), host, remaining_ms=token.expires_ms - self._clock.now_ms())
+
+    async def by_token(self, text: str, host: str) -> Caller:
+        """Return the client that has sent this bearer token. Raises AuthenticationFailed, RateLimited."""
+        if (known := self.known_token(text, host)) is not None:
+            return known
+        if self.tokens is None:
+            raise AuthenticationFailed("bearer tokens are not accepted; set security.jwks_url or jwks_file")
+        self.check_failures(host)
+        try:
+            token = await self.tokens.verify(text)
+        except AuthenticationFailed:
+            # Of the provider, or a text that is none: not a guess, and cheap to refuse.
+            self.failed_logins += 1
+            raise
+        except (UnknownKey, WrongSignature) as error:
+            self.failed(host)
+            raise AuthenticationFailed(str(error)) from None
+        return Caller(user(token.user), host, remaining_ms=token.expires_ms - self._clock.now_ms())
+
+    # Delegation tokens.
+
+    def token_credential(self, mechanism: Mechanism, token_id: str) -> Credential:
+        """Return the credential of a delegation token; one that no HMAC matches if there is none."""
+        token = self.delegation_tokens.valid(token_id)
+        if token is not None:
+            return token.credentials[mechanism]
+        return made_up_credential(self._salt_secret, mechanism, token_id)
+
+    def by_delegation_token(self, token_id: str, host: str) -> Caller:
+        """Return the client that has proved to have a delegation token. Raises AuthenticationFailed."""
+        token = self.delegation_tokens.valid(token_id)
+        if token is None:
+            raise AuthenticationFailed(WRONG_PASSWORD)
+        return Caller(
+            Principal.parse(token.owner),
+            host,
+            remaining_ms=self.delegation_tokens.remaining_ms(token),
+            is_delegate=True,
+        )
 
     def check_failures(self, host: str) -> None:
         """Raise RateLimited if an address has sent too many wrong passwords."""
@@ -273,10 +510,6 @@ class Access:
         """Count a wrong password or key."""
         self.failed_logins += 1
         self._failures.count(host)
-
-    def anonymous(self, host: str) -> Caller:
-        """Return a client that has not said who it is."""
-        return Caller(ANONYMOUS, host)
 
     async def set_password(
         self, name: str, password: str, mechanisms: Collection[Mechanism], iterations: int
@@ -297,7 +530,11 @@ class Access:
     async def alter_users(self, edits: Collection[UserEdit]) -> EditResults:
         """Set or delete credentials, each on its own."""
         command = AlterUsers(edits=tuple(edits), salt_secret=secrets.token_bytes(32))
-        return await self._metadata.ask(command)
+        results = await self._metadata.ask(command)
+        for edit, failure in zip(edits, results.failures, strict=True):
+            operation = Operation.DELETE if edit.credential is None else Operation.ALTER
+            self._changed(operation, "user", edit.name, str(edit.mechanism or ""), failure)
+        return results
 
     # Access rules.
 
@@ -307,11 +544,54 @@ class Access:
 
     async def create_acls(self, acls: Collection[Acl]) -> EditResults:
         """Add rules, each on its own."""
-        return await self._metadata.ask(CreateAcls(acls=tuple(acls)))
+        results = await self._metadata.ask(CreateAcls(acls=tuple(acls)))
+        for acl, failure in zip(acls, results.failures, strict=True):
+            self._changed(Operation.CREATE, "acl", acl.name, str(acl), failure)
+        return results
 
     async def delete_acls(self, filters: Collection[AclFilter]) -> DeletedAcls:
         """Remove the rules that match filters."""
-        return await self._metadata.ask(DeleteAcls(filters=tuple(filters)))
+        deleted = await self._metadata.ask(DeleteAcls(filters=tuple(filters)))
+        for matches in deleted.matches:
+            for acl in matches:
+                self._changed(Operation.DELETE, "acl", acl.name, str(acl))
+        return deleted
+
+    # Tenants.
+
+    def tenants(self) -> Mapping[str, Tenant]:
+        return self._metadata.image.tenants
+
+    def tenant(self, tenant_id: str) -> Tenant:
+        """Return a tenant. Raises UnknownTenant."""
+        if (tenant := self._metadata.image.tenants.get(tenant_id)) is None:
+            raise UnknownTenant(f"no tenant has the id {tenant_id!r}")
+        return tenant
+
+    def members(self, tenant: str) -> list[Member]:
+        """Return the principals of a tenant, sorted."""
+        members = (each for each in self._metadata.image.members.values() if each.tenant == tenant)
+        return sorted(members, key=lambda each: each.principal)
+
+    async def create_tenant(self, tenant_id: str, *, description: str, limits: TenantLimits) -> Tenant:
+        tenant = Tenant(id=tenant_id, created_ms=self._clock.now_ms(), description=description, limits=limits)
+        return await self._metadata.ask(CreateTenant(tenant=tenant))
+
+    async def alter_tenant(self, change: AlterTenant) -> Tenant:
+        return await self._metadata.ask(change)
+
+    async def delete_tenant(self, tenant_id: str) -> Tenant:
+        return await self._metadata.ask(DeleteTenant(id=tenant_id))
+
+    async def add_member(self, tenant: str, principal: str, *, is_admin: bool) -> Member:
+        """Make a principal a member of a tenant. A super user would lose the rights to everything else."""
+        if Principal.parse(principal) in self.settings.super_users:
+            raise InvalidTenant(f"{principal} is a super user (security.super_users)")
+        member = Member(principal=principal, tenant=tenant, is_admin=is_admin)
+        return await self._metadata.ask(AddMember(member=member))
+
+    async def remove_member(self, tenant: str, principal: str) -> Member:
+        return await self._metadata.ask(RemoveMember(tenant=tenant, principal=principal))
 
     # API keys.
 
@@ -322,6 +602,28 @@ class Access:
         self, owner: str, *, expires_ms: int | None, scopes: Collection[Operation], description: str
     ) -> tuple[ApiKey, str]:
         """Create a key; return it, and its text, which is not stored."""
+        key, text = self._new_key(
+            owner=owner, expires_ms=expires_ms, scopes=tuple(scopes), description=description
+        )
+        created = await self._metadata.ask(CreateApiKey(key=key))
+        self._changed(Operation.CREATE, "key", created.id, f"of {owner}")
+        return created, text
+
+    async def rotate_api_key(self, old: ApiKey, *, overlap_ms: int) -> tuple[ApiKey, str]:
+        """Create a key that replaces another, which ends after a time; return it, and its text."""
+        now_ms = self._clock.now_ms()
+        expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
+        key, text = self._new_key(
+            owner=old.owner, expires_ms=expires_ms, scopes=old.scopes, description=old.description
+        )
+        command = RotateApiKey(key_id=old.id, key=key, expires_ms=now_ms + overlap_ms)
+        created = await self._metadata.ask(command)
+        self._changed(Operation.ALTER, "key", old.id, f"of {old.owner}, replaced by {created.id}")
+        return created, text
+
+    def _new_key(
+        self, *, owner: str, expires_ms: int | None, scopes: tuple[Operation, ...], description: str
+    ) -> tuple[ApiKey, str]:
         secret = api_keys.new_secret(secrets.token_bytes(api_keys.SECRET_BYTES))
         key = ApiKey(
             id=api_keys.new_id(secrets.token_bytes(api_keys.ID_BYTES)),
@@ -329,14 +631,27 @@ class Access:
             aws_secret=api_keys.aws_secret_of(secret),
             created_ms=self._clock.now_ms(),
             expires_ms=expires_ms,
-            scopes=tuple(scopes),
+            scopes=scopes,
             description=description,
         )
-        created = await self._metadata.ask(CreateApiKey(key=key))
-        return created, api_keys.text_of(created.id, secret)
+        return key, api_keys.text_of(key.id, secret)
 
     async def delete_api_key(self, key_id: str) -> ApiKey:
-        return await self._metadata.ask(DeleteApiKey(key_id=key_id))
+        deleted = await self._metadata.ask(DeleteApiKey(key_id=key_id))
+        self._changed(Operation.DELETE, "key", key_id, f"of {deleted.owner}")
+        return deleted
+
+    def _changed(
+        self, operation: Operation, kind: str, name: str, detail: str, failure: Failure | None = None
+    ) -> None:
+        if self.audit is not None:
+            reason = "" if failure is None else str(failure.to_error())
+            self.audit.changed(operation, kind, name, detail, reason)
+
+    def audit_login(self, name: str, host: str, how: str, failure: str = "", key: str = "") -> None:
+        """Record a login, or why it failed."""
+        if self.audit is not None:
+            self.audit.login(str(user(name)) if name else "", host, how, failure, key)
 
     def by_key(self, text: str, host: str) -> Caller:
         """Return the client that has sent this API key. Raises AuthenticationFailed, RateLimited."""
@@ -355,6 +670,51 @@ class Access:
             raise AuthenticationFailed("the API key has expired")
         self.last_use_ms[key.id] = now_ms
         return Caller(user(key.owner), host, key)
+
+
+class TenantWall:
+    """Decides what members of a tenant may do: only inside it, and there by its own rules."""
+
+    def __init__(self, tenant: Tenant, authorizer: Authorizer | None) -> None:
+        """Without an authorizer, everything is allowed inside the tenant."""
+        self._is_active = tenant.is_active
+        self._authorizer = authorizer
+        self._prefixes = {
+            ResourceType.TOPIC: names.topic_of(tenant.id, ""),
+            ResourceType.GROUP: names.id_of(tenant.id, ""),
+            ResourceType.TRANSACTIONAL_ID: names.id_of(tenant.id, ""),
+        }
+
+    def may(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if not self._is_active:
+            return False
+        if (prefix := self._prefixes.get(kind)) is None:
+            if kind is not ResourceType.CLUSTER or operation not in CLUSTER_OPERATIONS:
+                return False
+        elif name.startswith(prefix):
+            name = name[len(prefix) :]
+        elif name:  # an empty name is no resource: it is refused as invalid
+            return False
+        authorizer = self._authorizer
+        return authorizer is None or authorizer.may(caller.name, caller.host, operation, kind, name)
+
+    def may_any(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        if not self._is_active or kind not in self._prefixes:
+            return False
+        authorizer = self._authorizer
+        return authorizer is None or authorizer.may_any(caller.name, caller.host, operation, kind)
+
+    def may_rules(self, caller: Caller, operation: Operation) -> bool:
+        """Return whether a member may see or change the rules of the tenant."""
+        authorizer, kind = self._authorizer, ResourceType.CLUSTER
+        return self._is_active and (
+            authorizer is None or authorizer.may(caller.name, caller.host, operation, kind, CLUSTER_NAME)
+        )
+
+
+def denied(operation: Operation, kind: ResourceType, name: str) -> AlpacaError:
+    """Return the error of an operation that a client may not do."""
+    return _ERRORS[kind](f"{operation.name} is not allowed on {describe(kind, name)}")
 
 
 def describe(kind: ResourceType, name: str) -> str:
@@ -400,11 +760,22 @@ class FailureLimit:
 
     def count(self, host: str, failures: int = 1) -> None:
         """Add failures, or take some back."""
-        self._failures[host] = (max(0.0, self._left_over(host) + failures), self._now())
-        self._failures.move_to_end(host)
+        network = _network(host)
+        self._failures[network] = (max(0.0, self._left_over(host) + failures), self._now())
+        self._failures.move_to_end(network)
         if len(self._failures) > MAX_FAILED_ADDRESSES:
             self._failures.popitem(last=False)
 
     def _left_over(self, host: str) -> float:
-        count, counted_at = self._failures.get(host, (0.0, 0.0))
+        count, counted_at = self._failures.get(_network(host), (0.0, 0.0))
         return max(0.0, count - (self._now() - counted_at) * FAILURES_PER_SECOND)
+
+
+def _network(host: str) -> str:
+    """Return what counts as one address: one client may have all of the last 64 bits of IPv6."""
+    if ":" not in host:
+        return host
+    try:
+        return str(IPv6Address(host).packed[:8].hex())
+    except ValueError:
+        return host

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+from alpacamq.cluster.broker_config import ALL_BROKERS, FOLLOWER_RATE, LEADER_RATE
 from alpacamq.cluster.commands import (
     MAX_NAMED_PARTITIONS,
+    ConfigureBroker,
     ElectionKind,
     ElectLeaders,
     NamedPartition,
@@ -14,6 +16,7 @@ from alpacamq.cluster.commands import (
     RemoveVoter,
     UnregisterBroker,
 )
+from alpacamq.cluster.topics import EditOperation, SettingEdit
 from alpacamq.model.errors import InvalidRequest, NotController, RequestTimedOut, UnknownBroker
 from alpacamq.model.ids import BrokerId
 
@@ -54,6 +57,22 @@ async def reassign(metadata: Metadata, reassignments: Sequence[Reassignment]) ->
         some = tuple(reassignments[first : first + MAX_NAMED_PARTITIONS])
         results += (await metadata.ask(Reassign(reassignments=some))).results
     return results
+
+
+async def throttle(metadata: Metadata, rate: int | None) -> None:
+    """Limit the bytes a second that each broker sends and fetches for reassignments; None: no limit.
+
+    The limit is that of all brokers, and replaces those of single ones.
+    """
+    names = (LEADER_RATE, FOLLOWER_RATE)
+    operation = EditOperation.DELETE if rate is None else EditOperation.SET
+    value = None if rate is None else str(rate)
+    edits = tuple(SettingEdit(operation, name, value) for name in names)
+    await metadata.ask(ConfigureBroker(name=ALL_BROKERS, edits=edits))
+    removal = tuple(SettingEdit(EditOperation.DELETE, name) for name in names)
+    for resource in [str(broker_id) for broker_id in metadata.image.brokers]:
+        if any(name in metadata.image.broker_overrides(resource) for name in names):
+            await metadata.ask(ConfigureBroker(name=resource, edits=removal))
 
 
 async def remove_node(metadata: Metadata, node_id: BrokerId, *, is_forced: bool = False) -> None:

@@ -4,6 +4,7 @@ APIs receive this object and nothing below it.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,12 +30,13 @@ from alpacamq.model.errors import AlpacaError, InvalidConfig, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
-from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
+from alpacamq.queues.messages import QueueId, built_in_group
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
 from .access import Access, SecuritySettings
+from .audit import Audit, AuditSettings
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
@@ -57,6 +59,7 @@ from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .quotas import Quotas
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
 from .remote.history import RemoteHistory
@@ -70,8 +73,11 @@ from .remote.transactional_appends import TransactionalAppends
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .sessions import Sessions
 from .statemachine.host import Now
 from .statemachine.topic import HostResources
+from .tenant_usage import TenantUsage
+from .tls import Certificates
 from .topics import Topics
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
@@ -119,6 +125,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerSettings = ControllerSettings()
     replication: ReplicationSettings = ReplicationSettings()
     security: SecuritySettings = SecuritySettings()
+    audit: AuditSettings | None = None  # None: disabled
     member: MemberSettings | None = None  # None: a cluster of this node only
     # Time to rescue directories before they are deleted, should the metadata have been repaired wrongly.
     stray_retention_ms: int = 600_000
@@ -142,9 +149,12 @@ class Broker:
         clock: Clock | None = None,
         disk: Disk | None = None,
         metrics: Metrics | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self.settings = settings
         system_clock = clock or SystemClock()
+        # The function itself: quotas call it for every request.
+        self._monotonic = time.monotonic if clock is None else clock.monotonic
         self.clock = CautiousClock(
             system_clock, max_step_ms=MAX_STEP_MS, hold_ms=settings.clock_hold_ms, purpose="broker"
         )
@@ -161,6 +171,8 @@ class Broker:
         self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
         # None if the node collects no metrics.
         self.metrics = metrics
+        # None if the node has none.
+        self.certificates = certificates
         self._flushes = GroupCommit(
             self._flush_threads,
             None if metrics is None else metrics.flushes,
@@ -228,7 +240,7 @@ class Broker:
             has_every_write=self._directory.last_stop is not LastStop.POWER_LOST,
         )
         if settings.member is not None:
-            self.member = Member(settings.member, settings.node_id, self._directory)
+            self.member = Member(settings.member, settings.node_id, self._directory, self.certificates)
 
     async def join(self) -> None:
         """Join or found the cluster, take part in its metadata log, and register. `recover` follows.
@@ -280,7 +292,16 @@ class Broker:
     def _build(self) -> None:
         """Build everything on top of the metadata. Blocking."""
         settings, metadata = self.settings, self.metadata
-        self.access = Access(metadata, settings.security, self.clock)
+        self.audit: Audit | None = None
+        if settings.audit is not None:
+            self.audit = Audit(
+                settings.audit, node_id=settings.node_id, clock=self.clock, executor=self.work_threads
+            )
+        self.access = Access(metadata, settings.security, self.clock, self.audit)
+        self.sessions = Sessions(
+            self.access, self.clock, cluster_secret=b"" if self.member is None else self.member.secret
+        )
+        self.quotas = Quotas(metadata, self._monotonic)
         self.tracing = self._open_tracing()
         self._resume_clocks(metadata.image.time_ms)
         self.replication = Replication(
@@ -391,6 +412,8 @@ class Broker:
             peers=peers,
             flush_elsewhere=self.reads.flush,
         )
+        self.tenant_usage = TenantUsage(self.topics, self.groups, self.queues, self.reads)
+        self.access.check_new_group = self.tenant_usage.check_group
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
         self.publisher = Publisher(
             self.topics,
@@ -401,7 +424,10 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
+            check_storage=self.tenant_usage.check_storage,
         )
+        if self.audit is not None:
+            self.audit.write_topic(self.topics, self.publisher)
         fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
         self.fifo = FifoQueues(self.topics, fifo, leaders)
         self.housekeeping = Housekeeping(
@@ -447,6 +473,7 @@ class Broker:
             tasks.create_task(self.event_loop.run())
             self.metadata.start()
             tasks.create_task(self.metadata.watch())
+            tasks.create_task(self.access.run())
             tasks.create_task(self.registration.run())
             tasks.create_task(self.replication.run())
             tasks.create_task(self.disk_watch.run())
@@ -460,6 +487,9 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
+            tasks.create_task(self.tenant_usage.run())
+            if self.audit is not None:
+                tasks.create_task(self.audit.run())
             if self.member is not None:
                 tasks.create_task(self._delete_strays())
             if self._directory.is_power_loss_open:
@@ -516,6 +546,8 @@ class Broker:
     async def close(self) -> None:
         """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
+        if self.audit is not None:
+            await self.audit.close()
         await self.topics.finish()
         await self.metadata.stop()
         await self.topics.finish()  # differences that came last
@@ -559,13 +591,13 @@ class Broker:
     async def purge_queue(self, queue: QueueId) -> None:
         """Mark all current messages of a queue as done. A FIFO queue forgets their deduplication ids."""
         ends = await self.queues.purge(queue)
-        if queue.group == BUILT_IN_GROUP:
+        if queue.group == built_in_group(queue.topic):
             await self.fifo.forget(queue.topic, ends)
 
     async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
         ends = await self.queues.reset(queue, offsets)
-        if queue.group == BUILT_IN_GROUP:
+        if queue.group == built_in_group(queue.topic):
             await self.fifo.forget(queue.topic, ends)
 
     async def topic_deleted(self, topic: str) -> None:

@@ -48,6 +48,7 @@ from .remote import (
     transactional_appends,
     views,
 )
+from .tls import Certificates
 
 log = get_logger(__name__)
 
@@ -89,6 +90,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     dns: Address | None = None
     voters: int = 0
     secret_file: Path | None = None
+    # Whether connections between nodes use TLS.
+    tls: bool = False
     roles: tuple[str, ...] = ("broker", CONTROLLER_ROLE)
     election_ms: int = 1000
     # Where other nodes reach this one.
@@ -103,7 +106,17 @@ async def not_ready(_value: object, _peer: Peer) -> None:
 class Member:
     """The membership of this node, from its first contact with the others on."""
 
-    def __init__(self, settings: MemberSettings, node_id: BrokerId, directory: DataDirectory) -> None:
+    def __init__(
+        self,
+        settings: MemberSettings,
+        node_id: BrokerId,
+        directory: DataDirectory,
+        certificates: Certificates | None = None,
+    ) -> None:
+        tls = None
+        if settings.tls:
+            assert certificates is not None, "checked with the configuration"
+            tls = certificates.peer_context
         self._settings = settings
         self._node_id = node_id
         self._directory = directory
@@ -112,7 +125,7 @@ class Member:
         self.secret = b"" if settings.secret_file is None else read_secret(settings.secret_file)
         self.values = Values((*VALUES, *REMOTE_VALUES), BOOTSTRAP_VALUES)
         self.peers = Peers(
-            Dialler(self.local, self.secret, self.values), Events(on_lost=self._connection_lost)
+            Dialler(self.local, self.secret, self.values, tls=tls), Events(on_lost=self._connection_lost)
         )
         self.network = MetadataNetwork(self.peers, settings.advertised, self._learn_address)
         self.bootstrap = Bootstrap(
@@ -123,6 +136,7 @@ class Member:
             self.secret,
             self.values,
             may_vote=CONTROLLER_ROLE in settings.roles,
+            tls=tls,
         )
         # The calls that this node answers. Those to partitions fail until the broker has its topics.
         self.handlers: dict[type[msgspec.Struct], Any] = {

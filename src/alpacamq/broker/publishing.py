@@ -232,7 +232,10 @@ class Publisher:
         clock: Clock,
         executor: Executor,
         auto_create_topics: bool,
+        check_storage: Callable[[str], None],
     ) -> None:
+        """`check_storage` raises an error for a topic whose tenant may not store more."""
+        self._check_storage = check_storage
         self._topics = topics
         self._appends = appends
         self._transactional = transactional
@@ -259,9 +262,30 @@ class Publisher:
         partition become one batch, or as few as max.message.bytes allows. `traceparent` is the context of the
         call, for messages without their own. `may_send` is asked before batches are sent to other brokers.
         """
+        check_writable(TopicPartition(TopicName(topic), 0))
+        return await self.append(
+            topic,
+            messages,
+            producer=producer,
+            origin=origin,
+            traceparent=traceparent,
+            may_send=may_send,
+        )
+
+    async def append(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        producer: TransactionalProducer | None = None,
+        origin: Origin = _UNKNOWN_ORIGIN,
+        traceparent: bytes | None = None,
+        may_send: Callable[[], bool] | None = None,
+    ) -> list[Result]:
+        """Publish messages of the broker itself, which may write to internal topics."""
         partitions: Sequence[Target] = self._topics.partitions_of(topic) or await self._targets(topic)
         config = self._topics.config_of(self._topics.image.topic(topic))
-        check_writable(TopicPartition(TopicName(topic), 0))
+        self._check_storage(topic)
         by_broker = config.message_timestamp_type == "LogAppendTime"
         call = _Call(topic, len(messages), origin, stamps_time=by_broker, may_send=may_send)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)

@@ -29,6 +29,7 @@ INTERVAL_S = 2.0
 # Groups whose offsets are read per sample; each costs tens of microseconds.
 MAX_GROUPS = 200
 _GROUPS_PER_SLICE = 50
+_TOPICS_PER_SLICE = 50
 _RATES = (Measure.PUBLISHED, Measure.CONSUMED)
 
 
@@ -158,8 +159,8 @@ class Sampler:
         now = self._clock.monotonic()
         counts: dict[CounterKey, int] = {}
         levels: Counter[SeriesKey] = Counter({SeriesKey(Measure.LAG): 0})
-        self._sample_topics(counts)
-        self._sample_queues(counts, levels)
+        await self._sample_topics(counts)
+        await self._sample_queues(counts, levels)
         with suppress(AlpacaError):  # coordinators that are not ready are left out of this sample
             await self._sample_groups(counts, levels)
         numbers: dict[SeriesKey, float] = dict(levels)
@@ -169,14 +170,15 @@ class Sampler:
         self._counts, self._counted_at = counts, now
         self.history.record(self._clock.now_ms(), numbers)
 
-    def _sample_topics(self, counts: dict[CounterKey, int]) -> None:
-        for name in self._topics.image.topics:
-            if name not in INTERNAL_TOPICS:
-                written = sum(each.written_messages for each in self._topics.replicas_of(name))
-                counts[CounterKey(Measure.PUBLISHED, name)] = written
+    async def _sample_topics(self, counts: dict[CounterKey, int]) -> None:
+        async for some in in_slices(list(self._topics.image.topics), _TOPICS_PER_SLICE):
+            for name in some:
+                if name not in INTERNAL_TOPICS:
+                    written = sum(each.written_messages for each in self._topics.replicas_of(name))
+                    counts[CounterKey(Measure.PUBLISHED, name)] = written
 
-    def _sample_queues(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
-        for queue in self._queues.stats():
+    async def _sample_queues(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
+        for queue in await self._queues.stats():
             group, topic = queue.queue
             ready = sum(each.ready for each in queue.partitions)
             in_flight = sum(each.in_flight for each in queue.partitions)

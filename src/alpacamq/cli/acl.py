@@ -25,6 +25,8 @@ OPERATIONS = (
     "describe-configs",
     "alter-configs",
     "idempotent-write",
+    "create-tokens",
+    "describe-tokens",
 )
 _LISTED = ", ".join(OPERATIONS)
 _USER = "User"
@@ -86,6 +88,14 @@ def _add_resources(verb: argparse.ArgumentParser) -> None:
         "--group", type=group_name, action="append", metavar="GROUP", help="'*' is all; may be repeated"
     )
     verb.add_argument("--transactional-id", action="append", metavar="ID", help="'*' is all; may be repeated")
+    verb.add_argument("--delegation-token", action="append", metavar="ID", help="'*' is all; may be repeated")
+    verb.add_argument(
+        "--user-principal",
+        type=_user_resource,
+        action="append",
+        metavar="PRINCIPAL",
+        help="user whose delegation tokens are meant; '*' is all; may be repeated",
+    )
     verb.add_argument("--cluster", action="store_true", help="the cluster itself")
     verb.add_argument(
         "--prefix", action="store_true", help="names are the beginnings of names, not whole names"
@@ -101,6 +111,10 @@ def _add_filters(verb: argparse.ArgumentParser) -> None:
 
 def _principal(text: str) -> str:
     return text if ":" in text else f"{_USER}:{text}"
+
+
+def _user_resource(text: str) -> str:
+    return text if text == "*" else _principal(text)
 
 
 def _operation(text: str) -> str:
@@ -123,7 +137,10 @@ def _add(parsed: argparse.Namespace, output: Output) -> None:
     permission = Permission.DENY if parsed.deny else Permission.ALLOW
     resources = list(_resources(parsed))
     if not resources:
-        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+        raise UsageError(
+            "name a resource: --topic, --group, --transactional-id, --delegation-token, --user-principal or "
+            "--cluster"
+        )
     acls = [
         Acl(kind, name, pattern, principal, parsed.host, Operation[_enum_name(operation)], permission)
         for kind, name in resources
@@ -178,6 +195,8 @@ def _resources(parsed: argparse.Namespace) -> Iterator[tuple["ResourceType", str
         (ResourceType.TOPIC, parsed.topic),
         (ResourceType.GROUP, parsed.group),
         (ResourceType.TRANSACTIONAL_ID, parsed.transactional_id),
+        (ResourceType.DELEGATION_TOKEN, parsed.delegation_token),
+        (ResourceType.USER, parsed.user_principal),
         (ResourceType.CLUSTER, [CLUSTER_NAME] if parsed.cluster else []),
     ):
         for name in names or ():

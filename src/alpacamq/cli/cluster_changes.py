@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .cells import size, size_text
 from .commands import (
     add_confirmation,
     add_verb,
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from .yaml import Plain
 
 _POLL_S = 0.5
+_RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([kmg]?)(i?)b?(?:/s)?", re.ASCII | re.IGNORECASE)
+_NO_LIMIT = -1
 _BAR = 20
 _MAX_PLAN_BYTES = 64 << 20
 # Partitions of a reassignment: topic, partition, replicas; None cancels.
@@ -69,7 +74,8 @@ def add_to(
         verbs, common, "reassign", "move replicas to other nodes, or show and cancel such moves", _reassign,
         [
             "alpacactl cluster reassign --topic orders --to 1,2,3",
-            "alpacactl cluster reassign --file plan.json",
+            "alpacactl cluster reassign --file plan.json --throttle 50MB",
+            "alpacactl cluster reassign --throttle none",
             "alpacactl cluster reassign --status",
             "alpacactl cluster reassign --topic orders --cancel",
         ],
@@ -83,6 +89,13 @@ def add_to(
     )
     reassign.add_argument(
         "--factor", type=count, metavar="N", help="with --to: replicas of each partition; default: as before"
+    )
+    reassign.add_argument(
+        "--throttle",
+        type=byte_rate,
+        metavar="RATE",
+        help="bytes a second that each node sends and fetches at most, such as 50MB, or none; it is set back "
+        "when the moves are done. Without anything to move: change it",
     )
     action = reassign.add_mutually_exclusive_group()
     action.add_argument("--status", action="store_true", help="show reassignments in progress")
@@ -122,6 +135,19 @@ def _nodes(text: str) -> list[int]:
     if not found or len(set(found)) != len(found):
         raise argparse.ArgumentTypeError(f"{text!r} must be different node ids, as in 1,2,3")
     return found
+
+
+def byte_rate(text: str) -> int:
+    """Parse bytes a second: 1000000, 50MB, 64MiB/s; none is no limit."""
+    if text.strip().lower() == "none":
+        return _NO_LIMIT
+    if (found := _RATE.fullmatch(text.strip())) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 50MB, 64MiB or none")
+    unit = 1024 if found[3] else 1000
+    rate = int(float(found[1]) * unit ** " kmg".index(found[2].lower() or " "))
+    if rate < 1:
+        raise argparse.ArgumentTypeError("a rate must be at least 1 byte a second")
+    return rate
 
 
 def _drain(parsed: argparse.Namespace, output: Output) -> None:
@@ -216,28 +242,58 @@ def _remove(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _reassign(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.cluster import cluster_status, reassign
+    from alpacamq.client.http.cluster import cluster_status, reassign, set_throttle
 
+    throttle = None if parsed.throttle == _NO_LIMIT else parsed.throttle
+    if parsed.throttle is not None and (parsed.status or parsed.cancel):
+        raise UsageError("--throttle is for new moves, or alone for those in progress")
     with connect_http(parsed) as api:
         if parsed.status:
             _show_reassignments(api, output)
             return
+        if parsed.throttle is not None and parsed.file is None and parsed.topic is None:
+            set_throttle(api, throttle)
+            limit = "no limit" if throttle is None else f"a limit of {size_text(throttle)}/s on each node"
+            output.done({"throttle": throttle}, f"reassignments have {limit}")
+            return
         wanted = _cancelled(api, parsed) if parsed.cancel else _wanted(api, parsed)
+        before = None if parsed.throttle is None else cluster_status(api).throttle
+        if parsed.throttle is not None:
+            set_throttle(api, throttle)
         outcomes = reassign(api, wanted) if wanted else []
         if not (parsed.cancel or parsed.no_wait or any(each.error for each in outcomes)):
-            moved = {(each.topic, each.partition) for each in outcomes}
-
-            def left() -> str:
-                moving = [
-                    each
-                    for each in cluster_status(api).reassignments
-                    if (each.topic, each.partition) in moved
-                ]
-                behind = sum(each.behind or 0 for each in moving)
-                return f"{len(moving)} partitions are left, {behind} messages behind" if moving else ""
-
-            _wait(left, f"moving {len(moved)} partitions", parsed.timeout)
+            _wait_until_moved(api, outcomes, parsed.timeout)
+        if parsed.throttle is not None and not cluster_status(api).reassignments:
+            set_throttle(api, before)
     _show_outcomes(outcomes, output)
+
+
+def _wait_until_moved(api: "HttpApi", outcomes: "Sequence[PartitionOutcome]", timeout_ms: int | None) -> None:
+    from alpacamq.client.http.cluster import cluster_status
+
+    moved = {(each.topic, each.partition) for each in outcomes}
+    # The time, and the bytes left, when the most were left.
+    began: list[tuple[float, int]] = []
+
+    def left() -> str:
+        status = cluster_status(api)
+        moving = [each for each in status.reassignments if (each.topic, each.partition) in moved]
+        if not moving:
+            return ""
+        if all(each.bytes_left is None for each in moving):
+            return f"{len(moving)} partitions are left"  # their leaders have not heard of new replicas yet
+        behind = sum(each.behind or 0 for each in moving)
+        lacking = sum(each.bytes_left or 0 for each in moving)
+        now = time.monotonic()
+        if not began or lacking > began[0][1]:
+            began[:] = [(now, lacking)]
+        seconds, copied = now - began[0][0], began[0][1] - lacking
+        rate = f" at {size_text(copied / seconds)}/s" if seconds > 0 and copied > 0 else ""
+        return (
+            f"{len(moving)} partitions are left, {behind} messages behind, {size_text(lacking)} to copy{rate}"
+        )
+
+    _wait(left, f"moving {len(moved)} partitions", timeout_ms)
 
 
 def _show_reassignments(api: "HttpApi", output: Output) -> None:
@@ -252,7 +308,7 @@ def _show_reassignments(api: "HttpApi", output: Output) -> None:
 def reassignment_table(reassignments: "list[ReassignmentStatus]") -> Table:
     """Return reassignments in progress as a table."""
     return Table(
-        ["topic", "partition", "replicas", "adding", "removing", "progress", "behind"],
+        ["topic", "partition", "replicas", "adding", "removing", "progress", "behind", "left", "throttle"],
         [
             [
                 each.topic,
@@ -262,6 +318,8 @@ def reassignment_table(reassignments: "list[ReassignmentStatus]") -> Table:
                 each.removing,
                 None if each.progress is None else bar(each.progress),
                 each.behind,
+                size(each.bytes_left),
+                None if each.throttle is None else f"{size_text(each.throttle)}/s",
             ]
             for each in reassignments
         ],
@@ -298,7 +356,7 @@ def _show_outcomes(outcomes: "Sequence[PartitionOutcome]", output: Output) -> No
 
 
 def _wanted(api: "HttpApi", parsed: argparse.Namespace) -> list[_Wanted]:
-    from alpacamq.client.http.cluster import cluster_partitions
+    from alpacamq.client.http.cluster import cluster_partitions, cluster_status, find_node
     from alpacamq.client.http.names import naming
 
     if parsed.file is not None and parsed.topic is None:
@@ -307,7 +365,9 @@ def _wanted(api: "HttpApi", parsed: argparse.Namespace) -> list[_Wanted]:
         raise UsageError("give --file JSON, or --topic TOPIC with --to NODES")
     with naming(api, topic=parsed.topic):
         found = cluster_partitions(api, topic=parsed.topic)
-    return spread(found, parsed.to, parsed.factor)
+    status = cluster_status(api)
+    racks = {node: find_node(status, node).rack for node in parsed.to}
+    return spread(found, racks, parsed.factor)
 
 
 def _cancelled(api: "HttpApi", parsed: argparse.Namespace) -> list[_Wanted]:
@@ -320,9 +380,16 @@ def _cancelled(api: "HttpApi", parsed: argparse.Namespace) -> list[_Wanted]:
 
 
 def spread(
-    partitions: "Sequence[ClusterPartition]", nodes: Sequence[int], factor: int | None
+    partitions: "Sequence[ClusterPartition]", racks: Mapping[int, str], factor: int | None
 ) -> list[_Wanted]:
-    """Return replicas on `nodes` for each partition, as many as before, with the leaders in turn."""
+    """Return replicas for each partition on the nodes of `racks`, as many as before.
+
+    They are on different racks as far as there are racks, and spread evenly, as are the preferred leaders.
+    A node that does not name its rack is a rack of its own.
+    """
+    nodes = list(racks)
+    replicas_on: Counter[int] = Counter()
+    led_by: Counter[int] = Counter()
     wanted: list[_Wanted] = []
     for each in partitions:
         replicas = factor or len(each.replicas) - len(each.adding)
@@ -331,9 +398,19 @@ def spread(
                 f"partition {each.partition} of {each.topic} has {replicas} replicas, but --to names "
                 f"{len(nodes)} nodes; add nodes or set --factor"
             )
-        first = each.partition % len(nodes)
-        chosen = [nodes[(first + number) % len(nodes)] for number in range(replicas)]
-        wanted.append((each.topic, each.partition, chosen))
+        chosen: list[int] = []
+        used: Counter[object] = Counter()
+        for _ in range(replicas):
+            others = [node for node in nodes if node not in chosen]
+            node = min(others, key=lambda node: (used[racks[node] or node], replicas_on[node]))
+            chosen.append(node)
+            used[racks[node] or node] += 1
+        replicas_on.update(chosen)
+        chosen.sort(key=nodes.index)
+        leader = min(chosen, key=lambda node: led_by[node])
+        led_by[leader] += 1
+        first = chosen.index(leader)
+        wanted.append((each.topic, each.partition, chosen[first:] + chosen[:first]))
     return wanted
 
 

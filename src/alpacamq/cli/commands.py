@@ -59,7 +59,7 @@ def connect(parsed: argparse.Namespace) -> "Cluster":
 
     target: Target = parsed.target
     addresses = broker_addresses(parsed)
-    cluster = Cluster(*addresses, login=target.login)
+    cluster = Cluster(*addresses, login=target.login, tls=target.tls)
     if target.broker is None:
         try:
             cluster.any_broker()
@@ -95,7 +95,7 @@ def connect_http(parsed: argparse.Namespace) -> "HttpApi":
     target: Target = parsed.target
     login = None if target.user is None else target.login
     credentials = None if login is None else Credentials(user=login.user, password=login.password)
-    return HttpApi(*http_addresses(parsed), credentials=credentials)
+    return HttpApi(*http_addresses(parsed), credentials=credentials, tls=target.http_tls)
 
 
 def http_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":
@@ -104,8 +104,11 @@ def http_addresses(parsed: argparse.Namespace) -> "tuple[Address, ...]":
 
     said = parsed.target.http
     try:
-        plain = (each.strip().removeprefix("http://").rstrip("/") for each in said.address.split(","))
-        return parse_addresses(",".join(plain), DEFAULT_PORT)
+        bare = (
+            each.strip().removeprefix("http://").removeprefix("https://").rstrip("/")
+            for each in said.address.split(",")
+        )
+        return parse_addresses(",".join(bare), DEFAULT_PORT)
     except ValueError as error:
         raise UsageError(f"{said.where}: {error}") from None
 

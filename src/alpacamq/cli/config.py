@@ -33,12 +33,14 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
             "alpacactl config set cafe --http 127.0.0.1:8080",
             "alpacactl config set cafe --broker 127.0.0.1:9092",
             "alpacactl config set cafe --user alice --password-file ~/.cafe-password",
+            "alpacactl config set cafe --ca ca.pem --cert alice.pem --key alice.key",
         ],
     )  # fmt: skip
     put.description = (
         "Store the addresses given with --http and --broker under a name. With --http alone, the Kafka "
-        "address is requested from the broker. --user, --password-file and --sasl-mechanism are stored as "
-        "well; the password itself is not. The first context becomes the current one."
+        "address is requested from the broker. --user, --password-file, --sasl-mechanism, --tls, --ca, "
+        "--cert and --key are stored as well; passwords and keys themselves are not. The first context "
+        "becomes the current one."
     )
     put.add_argument("name", type=context_name)
 
@@ -65,6 +67,7 @@ def _show(parsed: argparse.Namespace, output: Output) -> None:
         if broker is None
         else (broker.address, broker.where),
         "user": target.user_source,
+        "tls": ("yes" if target.tls is not None else None, target.tls_source),
     }
     output.show(
         {name: {"value": value, "from": where} for name, (value, where) in rows.items()},
@@ -101,17 +104,19 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
 
     check_name(parsed.name)
     said = (parsed.http, parsed.broker, parsed.user, parsed.password_file, parsed.sasl_mechanism)
-    if not any(said):
+    if not any((*said, parsed.tls, parsed.ca, parsed.cert, parsed.key_file)):
         raise UsageError("nothing to store: give --http HOST:PORT, --broker HOST:PORT or --user NAME")
-    http = None if parsed.http is None else ",".join(map(str, http_addresses(parsed)))
+    http = None
+    if parsed.http is not None:
+        scheme = "https://" if parsed.http.startswith("https://") else ""
+        http = scheme + ",".join(map(str, http_addresses(parsed)))
     try:
         broker = None if parsed.broker is None else ",".join(map(str, parse_addresses(parsed.broker)))
     except ValueError as error:
         raise UsageError(f"--broker: {error}") from None
     target: Target = parsed.target
     before = target.contexts.by_name.get(parsed.name, Context())
-    # A path is stored as an absolute one: commands run in any directory.
-    password_file = None if parsed.password_file is None else str(Path(parsed.password_file).absolute())
+    password_file = _absolute(parsed.password_file)
     if parsed.user not in (None, before.user):
         before = replace(before, password_file=None)  # of another user
     context = Context(
@@ -120,6 +125,11 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
         user=parsed.user or before.user,
         password_file=password_file or before.password_file,
         mechanism=parsed.sasl_mechanism or before.mechanism,
+        tls="true" if parsed.tls else before.tls,
+        ca=_absolute(parsed.ca) or before.ca,
+        cert=_absolute(parsed.cert) or before.cert,
+        # Of the certificate that is stored with it.
+        key=_absolute(parsed.key_file) or (None if parsed.cert else before.key),
     )
     if context.password_file and not context.user:
         raise UsageError("--password-file needs --user NAME")
@@ -136,6 +146,11 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
         },
         f"stored context {parsed.name}{current} in {target.file}",
     )
+
+
+def _absolute(path: str | None) -> str | None:
+    """Return a path as it is stored: commands run in any directory."""
+    return None if path is None else str(Path(path).absolute())
 
 
 def _use(parsed: argparse.Namespace, output: Output) -> None:

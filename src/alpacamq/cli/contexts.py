@@ -17,7 +17,7 @@ FILE_VARIABLE = "ALPACACTL_CONFIG"
 _MAX_FILE_BYTES = 1 << 20
 _ESCAPED = frozenset({'"', "\\", "\x7f", *map(chr, range(32))})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-_KEYS = ("http", "broker", "user", "password_file", "mechanism")
+_KEYS = ("http", "broker", "user", "password_file", "mechanism", "tls", "ca", "cert", "key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,11 @@ class Context:
     # The file that holds its password.
     password_file: str | None = None
     mechanism: str | None = None
+    # "true" if the broker uses TLS; files of certificates.
+    tls: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

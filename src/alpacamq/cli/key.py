@@ -1,10 +1,14 @@
 """`alpacactl key`: API keys."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from .cells import age
 from .commands import add_confirmation, add_verb, confirm, connect_http, duration, verbs_of
 from .output import Output, Table
+
+if TYPE_CHECKING:
+    from alpacamq.wire.keys import CreatedKey
 
 _SCOPES = (
     "read", "write", "create", "delete", "alter", "describe", "describe_configs", "alter_configs",
@@ -36,6 +40,18 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         help=f"limit it to {', '.join(_SCOPES)}; may be repeated",
     )
     create.add_argument("--description", metavar="TEXT", default="", help="what it is for")
+    rotate = add_verb(
+        verbs, common, "rotate", "replace an API key by a new one, and end the old one later", _rotate,
+        ["alpacactl key rotate KEY", "alpacactl key rotate KEY --overlap 1h"],
+    )  # fmt: skip
+    rotate.add_argument("id", metavar="ID")
+    rotate.add_argument(
+        "--overlap",
+        type=duration,
+        default="7d",
+        metavar="DURATION",
+        help="how long the old key goes on to work (default: 7d)",
+    )
     delete = add_verb(
         verbs, common, "delete", "delete an API key", _delete, ["alpacactl key delete KEY --yes"]
     )
@@ -67,8 +83,6 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    import msgspec
-
     from alpacamq.client.http.keys import create_key
 
     with connect_http(parsed) as api:
@@ -79,6 +93,20 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
             scopes=parsed.scope,
             description=parsed.description,
         )
+    _show_created(created, output)
+
+
+def _rotate(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.keys import rotate_key
+
+    with connect_http(parsed) as api:
+        created = rotate_key(api, parsed.id, overlap_ms=parsed.overlap)
+    _show_created(created, output)
+
+
+def _show_created(created: "CreatedKey", output: Output) -> None:
+    import msgspec
+
     rows = [
         ["key", created.key],
         ["AWS access key id", created.id],

@@ -73,6 +73,10 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         user=parsed.user,
         password_file=parsed.password_file,
         mechanism=parsed.sasl_mechanism,
+        tls=bool(parsed.tls),
+        ca=parsed.ca,
+        cert=parsed.cert,
+        key=parsed.key_file,
     )
     return parsed
 

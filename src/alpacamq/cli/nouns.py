@@ -15,10 +15,14 @@ from .parsing import Parser
 from .target import (
     ADDRESS_VARIABLE,
     BROKER_VARIABLE,
+    CA_VARIABLE,
+    CERT_VARIABLE,
     DEFAULT_BROKER,
     DEFAULT_HTTP,
     HTTP_VARIABLE,
+    KEY_VARIABLE,
     PASSWORD_VARIABLE,
+    TLS_VARIABLE,
     USER_VARIABLE,
 )
 
@@ -33,7 +37,12 @@ NOUNS: Mapping[str, str] = {
     "trace": "show the trace of a message",
     "transactions": "list, describe and abort transactions",
     "acl": "list, add and remove access rules",
-    "key": "list, create and delete API keys",
+    "audit": "print the audit log",
+    "cert": "create certificates for development",
+    "key": "list, create, replace and delete API keys",
+    "tenant": "list, create, limit, suspend and delete tenants, and their principals",
+    "quota": "list, set and remove limits of users, client ids and addresses",
+    "token": "list, create, renew and end delegation tokens",
     "user": "list, create and delete users, and change their passwords",
     "cluster": "show nodes and their health, drain and remove them, move replicas and leaders",
     "top": "watch topics, groups and queues live",
@@ -50,15 +59,22 @@ ALIASES: Mapping[str, str] = {
     "transaction": "transactions",
     "pipelines": "pipeline",
     "acls": "acl",
+    "certs": "cert",
     "keys": "key",
+    "quotas": "quota",
     "context": "config",
+    "tokens": "token",
     "traces": "trace",
+    "tenants": "tenant",
     "users": "user",
 }
 # Nouns that are commands themselves.
-VERBS = frozenset({"produce", "consume", "trace", "top", "completion"})
+VERBS = frozenset({"produce", "consume", "trace", "audit", "top", "completion"})
 # The names of the common options.
-_COMMON = ("broker", "http", "context", "user", "password_file", "sasl_mechanism", "output", "color")
+_COMMON = (
+    "broker", "http", "context", "user", "password_file", "sasl_mechanism",
+    "tls", "ca", "cert", "key_file", "output", "color",
+)  # fmt: skip
 # As SASL names them; here, so that the client is not imported for the help.
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 _EPILOG = (
@@ -155,6 +171,32 @@ def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None
         choices=_MECHANISMS,
         default=defaults["sasl_mechanism"],
         help=f"how to log in to the Kafka API (the context, {_MECHANISMS[0]})",
+    )
+    options.add_argument(
+        "--tls",
+        action="store_true",
+        default=defaults["tls"],
+        help=f"connect with TLS (${TLS_VARIABLE}, the context; implied by --ca and --cert)",
+    )
+    options.add_argument(
+        "--ca",
+        metavar="FILE",
+        default=defaults["ca"],
+        help="certificates of the authorities that sign the broker's "
+        f"(${CA_VARIABLE}, the context, those of the system)",
+    )
+    options.add_argument(
+        "--cert",
+        metavar="FILE",
+        default=defaults["cert"],
+        help=f"own certificate (${CERT_VARIABLE}, the context)",
+    )
+    options.add_argument(
+        "--key",
+        dest="key_file",
+        metavar="FILE",
+        default=defaults["key_file"],
+        help=f"its private key (${KEY_VARIABLE}, the context, the file of the certificate)",
     )
     options.add_argument("-o", "--output", choices=FORMATS, default=defaults["output"], help="output format")
     options.add_argument("--color", choices=COLORS, default=defaults["color"], help="when to colour tables")

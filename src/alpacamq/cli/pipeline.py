@@ -79,9 +79,22 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
     from alpacamq_spark.pipelines import load
 
     if parsed.target.is_explicit:
-        return load(path, broker=_brokers(parsed))
-    pipeline = load(path)
-    return pipeline if pipeline.definition.broker is not None else pipeline.at(_brokers(parsed))
+        pipeline = load(path, broker=_brokers(parsed))
+    else:
+        pipeline = load(path)
+        if pipeline.definition.broker is None:
+            pipeline = pipeline.at(_brokers(parsed))
+    user = parsed.target.user
+    if user is None or (pipeline.login is not None and parsed.target.user_source[1] != "--user"):
+        return pipeline
+    from alpacamq_spark.pipelines.run import PipelineLogin
+
+    if (password_file := parsed.target.password_file) is None:
+        raise CommandError(
+            f"pipelines read the password of {user} from a file, on every machine that needs it: use "
+            "--password-file FILE, or user and password_file in the pipeline's file"
+        )
+    return pipeline.logged_in(PipelineLogin(user, str(Path(password_file).expanduser().resolve())))
 
 
 def _need_spark() -> None:

@@ -3,7 +3,7 @@
 There are two addresses, of the HTTP API and of the Kafka API. Each is taken from the source with the
 highest precedence. If the HTTP address has a higher precedence than the Kafka address, the Kafka address
 must belong to the same broker and is requested over HTTP. The user and the password are taken in the same
-order; those of the current context are used only for the broker of this context.
+order, and so is TLS; those of the current context are used only for the broker of this context.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from .parsing import UsageError
 from .passwords import ask_password, read_password
 
 if TYPE_CHECKING:
+    from alpacamq.client.connect import Tls
     from alpacamq.client.kafka.connection import Login
 
 DEFAULT_BROKER = "127.0.0.1:9092"
@@ -27,6 +28,13 @@ HTTP_VARIABLE = "ALPACACTL_HTTP"
 ADDRESS_VARIABLE = "ALPACAMQ_ADDRESS"
 USER_VARIABLE = "ALPACAMQ_USER"
 PASSWORD_VARIABLE = "ALPACAMQ_PASSWORD"  # noqa: S105 - the name of a variable
+TLS_VARIABLE = "ALPACAMQ_TLS"
+CA_VARIABLE = "ALPACAMQ_CA"
+CERT_VARIABLE = "ALPACAMQ_CERT"
+KEY_VARIABLE = "ALPACAMQ_KEY"
+_YES = ("1", "true", "yes")
+_NO = ("", "0", "false", "no")
+_HTTPS = "https://"
 
 
 class Precedence(IntEnum):
@@ -62,6 +70,10 @@ class Target:
         user: str | None = None,
         password_file: str | None = None,
         mechanism: str | None = None,
+        tls: bool = False,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
     ) -> None:
         self._broker = broker
         self._http = http
@@ -70,6 +82,8 @@ class Target:
         self._user = user
         self._password_file = password_file
         self._mechanism = mechanism
+        self._tls = tls
+        self._files = {"ca": ca, "cert": cert, "key": key}
 
     @property
     def file(self) -> Path:
@@ -130,6 +144,60 @@ class Target:
             return None
         mechanism = self._mechanism or self._login_context.mechanism or DEFAULT_MECHANISM
         return Login(user=self.user, password=self._password(self.user), mechanism=mechanism)
+
+    @cached_property
+    def tls(self) -> "Tls | None":
+        """TLS of the Kafka API, and of the HTTP API unless its URL says http://; None if it is not used."""
+        from alpacamq.client.connect import Tls
+
+        files = self._tls_files()
+        if files["key"] and not files["cert"]:
+            raise UsageError("--key needs --cert FILE")
+        said = self._environ.get(TLS_VARIABLE, "").lower()
+        if said not in _YES + _NO:
+            raise UsageError(f"${TLS_VARIABLE} must be true or false, not {said!r}")
+        is_wanted = self._tls or any(files.values()) or said in _YES or self._login_context.tls == "true"
+        return Tls(ca=files["ca"], certificate=files["cert"], key=files["key"]) if is_wanted else None
+
+    @property
+    def http_tls(self) -> "Tls | None":
+        """TLS of the HTTP API."""
+        if not self.http.address.startswith(_HTTPS):
+            return None if self.http.address.startswith("http://") else self.tls
+        from alpacamq.client.connect import Tls
+
+        return self.tls or Tls()
+
+    @property
+    def tls_source(self) -> str:
+        """What decides that TLS is used."""
+        if self._tls or any(self._files.values()):
+            return "--tls" if self._tls else "--ca or --cert"
+        context = self._login_context
+        if context.tls or context.ca or context.cert:
+            return f"context {self.context_name}"
+        names = (TLS_VARIABLE, CA_VARIABLE, CERT_VARIABLE)
+        return next((f"${name}" for name in names if self._environ.get(name)), "default")
+
+    def _tls_files(self) -> Mapping[str, str | None]:
+        """Return the files of certificates. A certificate and its key come from the same source."""
+        context = self._login_context
+        stored = {"ca": context.ca, "cert": context.cert, "key": context.key}
+        variables = {"ca": CA_VARIABLE, "cert": CERT_VARIABLE, "key": KEY_VARIABLE}
+        environ = {name: self._environ.get(variable) for name, variable in variables.items()}
+        sources = (self._files, stored, environ) if self._chosen else (self._files, environ, stored)
+        own = next((each for each in sources if each["cert"]), self._files)
+        return {
+            "ca": next((each["ca"] for each in sources if each["ca"]), None),
+            "cert": own["cert"] or None,
+            "key": own["key"] or None,
+        }
+
+    @property
+    def password_file(self) -> str | None:
+        """Path of the file with the password of the user, if it is in one."""
+        context = self._login_context
+        return self._password_file or (context.password_file if context.user == self.user else None)
 
     @property
     def _login_context(self) -> Context:

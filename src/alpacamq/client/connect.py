@@ -1,16 +1,87 @@
-"""Connects to an address within a deadline that includes the name lookup."""
+"""Connects to an address within a deadline that includes the name lookup and the TLS handshake."""
 
 import socket
+import ssl
 import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from threading import Thread
 
 from alpacamq.model.address import Address
 
-from .errors import Unreachable
+from .errors import Unreachable, UnusableCertificate
 
 
-def connect(address: Address, deadline: float, *, named_by: str) -> socket.socket:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS with a broker. Its certificate and host name are always verified."""
+
+    # Files in PEM format. The authorities that may have signed the broker's certificate; None for those
+    # of the system.
+    ca: str | None = None
+    # The client's own certificate and its key.
+    certificate: str | None = None
+    key: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for connections. Raises UnusableCertificate."""
+        return _context(self)
+
+
+@cache
+def _context(tls: Tls) -> ssl.SSLContext:
+    for path in (tls.ca, tls.certificate, tls.key):
+        if path is not None and not Path(path).is_file():
+            raise UnusableCertificate(f"{path} is not a file")
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+    except OSError as error:
+        raise UnusableCertificate(f"{tls.ca} contains no certificates: {error.strerror or error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.certificate is not None:
+        try:
+            context.load_cert_chain(tls.certificate, tls.key)
+        except OSError as error:
+            key = tls.key or "the key in it"
+            reason = error.strerror or error
+            raise UnusableCertificate(f"{tls.certificate} and {key} cannot be used: {reason}") from None
+    return context
+
+
+def connect(address: Address, deadline: float, *, named_by: str, tls: Tls | None = None) -> socket.socket:
     """Return a connected socket, or raise Unreachable; `named_by` is the option that sets the address."""
+    connected = _connect(address, deadline, named_by)
+    return connected if tls is None else _encrypted(connected, address, deadline, tls)
+
+
+def _encrypted(connected: socket.socket, address: Address, deadline: float, tls: Tls) -> ssl.SSLSocket:
+    try:
+        connected.settimeout(max(0.001, deadline - time.monotonic()))
+        return tls.context().wrap_socket(connected, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        connected.close()
+        raise Unreachable(
+            f"the certificate of {address} is not accepted: {error.verify_message or error}; set the file of "
+            "its authority with --ca FILE, ALPACAMQ_CA or a context"
+        ) from None
+    except TimeoutError:
+        connected.close()
+        raise Unreachable(
+            f"{address} does not answer the TLS handshake; does this listener use TLS?"
+        ) from None
+    except OSError as error:
+        connected.close()
+        reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
+        raise Unreachable(
+            f"the TLS handshake with {address} failed ({reason}); does this listener use TLS?"
+        ) from None
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _connect(address: Address, deadline: float, named_by: str) -> socket.socket:
     reason: object = "timed out"
     for family, kind, protocol, _, place in _resolve(address, deadline):
         left_s = deadline - time.monotonic()

@@ -30,6 +30,10 @@ _PASSING = frozenset(
 )
 
 
+class UnusableCertificate(AlpacaError):
+    """A file of certificates or keys of this client cannot be used."""
+
+
 class Unreachable(AlpacaError):
     """No broker answers at an address, or it stopped answering; the message says what to check."""
 

@@ -1,7 +1,8 @@
-"""Broker settings that can be changed at run time: defaults of topic settings, under Kafka's broker names.
+"""Broker settings that can be changed at run time: defaults of topics and limits of replication.
 
-They are stored for one broker, by its id, or for all brokers, by an empty name. A topic that does not set
-a setting uses that of its broker, then that of all brokers, then that of the configuration file.
+They have Kafka's names, and are stored for one broker, by its id, or for all brokers, by an empty name.
+A topic that does not set a setting uses that of its broker, then that of all brokers, then that of the
+configuration file.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,15 @@ from difflib import get_close_matches
 import msgspec
 
 from alpacamq.model.errors import InvalidConfig, InvalidRequest
-from alpacamq.model.topics import MAX_NAME_LENGTH, SETTINGS, Setting, check_lags, check_setting
+from alpacamq.model.topics import (
+    INT64_MAX,
+    MAX_NAME_LENGTH,
+    SETTINGS,
+    ConfigKind,
+    Setting,
+    check_lags,
+    check_setting,
+)
 
 from .image import ClusterImage
 
@@ -59,9 +68,31 @@ BROKER_NAMES: Mapping[str, str] = {
     name: _RENAMED.get(name, name) for name in SETTINGS if name not in _OF_TOPICS_ONLY
 }
 TOPIC_NAMES: Mapping[str, str] = {broker_name: name for name, broker_name in BROKER_NAMES.items()}
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+_NO_LIMIT = INT64_MAX
+# Settings of brokers that are not defaults of topics.
+OWN_SETTINGS: Mapping[str, Setting] = {
+    FOLLOWER_RATE: Setting(
+        kind=ConfigKind.LONG, default=_NO_LIMIT, minimum=0, maximum=INT64_MAX,
+        doc="Bytes a second that a broker fetches for replicas that are not in sync and that a reassignment "
+        "adds or follower.replication.throttled.replicas of their topic names; 0 stops them.",
+    ),
+    LEADER_RATE: Setting(
+        kind=ConfigKind.LONG, default=_NO_LIMIT, minimum=0, maximum=INT64_MAX,
+        doc="Bytes a second that a broker sends to replicas that are not in sync and that a reassignment "
+        "adds, or to any of partitions that leader.replication.throttled.replicas of their topic names; "
+        "0 stops them.",
+    ),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Setting(
+        kind=ConfigKind.LONG, default=_NO_LIMIT, minimum=0, maximum=INT64_MAX,
+        doc="No effect: a broker has one data directory.",
+    ),
+}  # fmt: skip
 # The settings that can be changed at run time, by their names on a broker.
 BROKER_SETTINGS: Mapping[str, Setting] = {
-    broker_name: SETTINGS[TOPIC_NAMES[broker_name]] for broker_name in sorted(TOPIC_NAMES)
+    **{broker_name: SETTINGS[TOPIC_NAMES[broker_name]] for broker_name in sorted(TOPIC_NAMES)},
+    **OWN_SETTINGS,
 }
 # Settings of Kafka that it does not change at run time either.
 STATIC_SETTINGS = frozenset(
@@ -106,12 +137,31 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
 def topic_defaults(image: ClusterImage, node_id: int, of_file: Mapping[str, str]) -> TopicDefaults:
     """Return the defaults of topic settings on a broker."""
     of_broker, of_all = (
-        {TOPIC_NAMES[name]: text for name, text in usable(image.broker_overrides(resource)).items()}
-        for resource in (str(node_id), ALL_BROKERS)
+        defaults_in(image.broker_overrides(resource)) for resource in (str(node_id), ALL_BROKERS)
     )
     return TopicDefaults(
         of_broker=of_broker, of_all_brokers=of_all, of_file=of_file, merged={**of_file, **of_all, **of_broker}
     )
+
+
+def defaults_in(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults of topic settings among those of a broker, by their names on a topic."""
+    return {TOPIC_NAMES[name]: text for name, text in usable(overrides).items() if name in TOPIC_NAMES}
+
+
+def own_setting(image: ClusterImage, node_id: int, name: str) -> int:
+    """Return the value of a setting that is not a default of topics."""
+    for resource in (str(node_id), ALL_BROKERS):
+        if (text := usable(image.broker_overrides(resource)).get(name)) is not None:
+            return int(text)
+    value: int = OWN_SETTINGS[name].default
+    return value
+
+
+def throttled_rate(image: ClusterImage, node_id: int, name: str) -> int | None:
+    """Return the bytes a second of LEADER_RATE or FOLLOWER_RATE on a broker; None: no limit."""
+    rate = own_setting(image, node_id, name)
+    return None if rate == _NO_LIMIT else rate
 
 
 def usable(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -131,7 +181,7 @@ def check_overrides(
         if before.get(name) != text:
             check_broker_setting(name, text)
     if any(before.get(name) != overrides.get(name) for name in _LAGS):
-        own = {TOPIC_NAMES[name]: text for name, text in usable(overrides).items()}
+        own = defaults_in(overrides)
         if resource == ALL_BROKERS:
             check_lags({**defaults.of_file, **own})
             check_lags({**defaults.of_file, **own, **defaults.of_broker})

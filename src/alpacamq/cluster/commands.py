@@ -19,7 +19,10 @@ from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import Topic
 from alpacamq.security.acls import Acl, AclFilter
 from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.delegation_tokens import DelegationToken
+from alpacamq.security.quotas import QuotaEdit
 from alpacamq.security.scram import Credential, Mechanism
+from alpacamq.security.tenants import Member, Tenant, TenantLimits, TenantStatus
 
 from .brokers import NO_EPOCH, BrokerRegistration, Endpoint, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
@@ -32,7 +35,7 @@ R = TypeVar("R")
 MAX_NAMED_PARTITIONS = 1000
 # Replicas that a command creates at most: they are one entry of the metadata log.
 MAX_NEW_REPLICAS = 100_000
-# Users or access rules that one command changes at most.
+# Users, access rules or quotas that one command changes at most.
 MAX_SECURITY_CHANGES = 10_000
 
 
@@ -354,10 +357,93 @@ class CreateApiKey(Command[ApiKey], frozen=True, kw_only=True, tag="create-api-k
     key: ApiKey
 
 
+class RotateApiKey(Command[ApiKey], frozen=True, kw_only=True, tag="rotate-api-key"):
+    """Add an API key, drawn by the sender, that replaces another; that one ends at `expires_ms`."""
+
+    key_id: str
+    key: ApiKey
+    expires_ms: int
+
+
 class DeleteApiKey(Command[ApiKey], frozen=True, kw_only=True, tag="delete-api-key"):
     """Delete an API key."""
 
     key_id: str
+
+
+class CreateTenant(Command[Tenant], frozen=True, kw_only=True, tag="create-tenant"):
+    """Add a tenant. Repeating it changes nothing."""
+
+    tenant: Tenant
+
+
+class AlterTenant(Command[Tenant], frozen=True, kw_only=True, tag="alter-tenant"):
+    """Change what is given of a tenant. `limits` replaces all of them."""
+
+    id: str
+    status: TenantStatus | None = None
+    reason: str | None = None
+    description: str | None = None
+    limits: TenantLimits | None = None
+
+
+class DeleteTenant(Command[Tenant], frozen=True, kw_only=True, tag="delete-tenant"):
+    """Delete a tenant that has no topics, with its members and rules."""
+
+    id: str
+
+
+class AddMember(Command[Member], frozen=True, kw_only=True, tag="add-member"):
+    """Make a principal a member of a tenant, or change whether it is an administrator."""
+
+    member: Member
+
+
+class RemoveMember(Command[Member], frozen=True, kw_only=True, tag="remove-member"):
+    """Remove a principal from its tenant."""
+
+    tenant: str
+    principal: str
+
+
+class AlterQuotas(Command[EditResults], frozen=True, kw_only=True, tag="alter-quotas"):
+    """Set or remove quotas, those of each entity on their own."""
+
+    edits: tuple[QuotaEdit, ...]
+    dry_run: bool = False
+
+
+class CreateDelegationToken(
+    Command[DelegationToken], frozen=True, kw_only=True, tag="create-delegation-token"
+):
+    """Add a delegation token. The sender draws its id, so that a repeated command finds it."""
+
+    id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...] = ()
+    hmac_hash: str
+    credentials: Mapping[Mechanism, Credential]
+    max_lifetime_ms: int
+    renew_ms: int
+
+
+class RenewDelegationToken(Command[DelegationToken], frozen=True, kw_only=True, tag="renew-delegation-token"):
+    """Extend the time of a token by `renew_ms` from now, for its owner or a renewer."""
+
+    hmac_hash: str
+    principal: str
+    renew_ms: int
+
+
+class ExpireDelegationToken(
+    Command[DelegationToken], frozen=True, kw_only=True, tag="expire-delegation-token"
+):
+    """End a token in `expire_ms`, or at once if that is negative, for its owner or a renewer."""
+
+    hmac_hash: str
+    principal: str
+    expire_ms: int
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,7 +505,17 @@ AnyCommand = (
     | CreateAcls
     | DeleteAcls
     | CreateApiKey
+    | RotateApiKey
     | DeleteApiKey
+    | CreateTenant
+    | AlterTenant
+    | DeleteTenant
+    | AddMember
+    | RemoveMember
+    | AlterQuotas
+    | CreateDelegationToken
+    | RenewDelegationToken
+    | ExpireDelegationToken
     | DescribeQuorum
     | AddVoter
     | RemoveVoter

@@ -24,23 +24,30 @@ from .access import AccessControl
 from .brokers import NO_EPOCH, BrokerRegistration, FeatureRange
 from .cluster_time import ClusterTime
 from .commands import (
+    AddMember,
     AddPartitions,
     AllocateProducerIds,
     AlterPartitions,
+    AlterQuotas,
+    AlterTenant,
     AlterUsers,
     Command,
     ConfigureBroker,
     ConfigureTopic,
     CreateAcls,
     CreateApiKey,
+    CreateDelegationToken,
+    CreateTenant,
     CreateTopic,
     DeleteAcls,
     DeleteApiKey,
+    DeleteTenant,
     DeleteTopic,
     Done,
     DrainBroker,
     DrainReply,
     ElectLeaders,
+    ExpireDelegationToken,
     Failure,
     Heartbeat,
     HeartbeatReply,
@@ -49,6 +56,9 @@ from .commands import (
     ProducerIdBlock,
     Reassign,
     RegisterBroker,
+    RemoveMember,
+    RenewDelegationToken,
+    RotateApiKey,
     UnregisterBroker,
     UpdateFeatures,
 )
@@ -67,6 +77,7 @@ from .image import (
 )
 from .partition_control import PartitionControl
 from .sessions import Session, Sessions
+from .tenants import TenantControl
 from .topic_control import TopicControl
 
 R = TypeVar("R")
@@ -78,9 +89,11 @@ ATOMIC = (
     AddPartitions,
     ConfigureTopic,
     ConfigureBroker,
+    AlterQuotas,
     AlterUsers,
     CreateAcls,
     DeleteAcls,
+    DeleteTenant,
 )
 
 
@@ -108,6 +121,7 @@ class Controller:
         self._partitions = PartitionControl(self._pending, self._sessions, settings)
         self._topics = TopicControl(self._pending, self._partitions, settings)
         self._access = AccessControl(self._pending)
+        self._tenants = TenantControl(self._pending)
         self._started_ms = now_ms
         self._time = time or ClusterTime(0, now_ms)
         self._time.lead(self._time.at(now_ms), image.time_ms, now_ms)
@@ -115,6 +129,7 @@ class Controller:
         self._rebalance_ms = now_ms + settings.rebalance_ms
         self._drain_ms = now_ms
         self._record_time_ms = now_ms + settings.record_time_ms
+        self._token_check_ms = now_ms
         # Brokers that were alive get a whole session: the last controller may have heard them just now.
         for broker in image.brokers.values():
             if broker.is_running:
@@ -158,6 +173,8 @@ class Controller:
             due.append(self._rebalance_ms)
         if self._draining():
             due.append(self._drain_ms)
+        if self.image.delegation_tokens:
+            due.append(self._token_check_ms)
         return min(due)
 
     def end_session(self, broker_id: BrokerId) -> None:
@@ -174,7 +191,10 @@ class Controller:
         self._sessions.give_grace(now_ms)
 
     def tick(self, now_ms: int) -> Decision[None]:
-        """Fence brokers whose sessions have ended, move leaders back, drain; elect at the first call."""
+        """Fence brokers whose sessions have ended, move leaders back, drain, remove expired tokens.
+
+        Elect at the first call.
+        """
         if self._is_new:
             # The last controller may have stopped between fencing or unfencing a broker and the elections.
             self._is_new = False
@@ -191,6 +211,9 @@ class Controller:
             self._drain_ms = now_ms + self._settings.drain_ms
             for broker in self._draining():
                 self._partitions.drain(broker.id, self._settings.drained_at_once)
+        if now_ms >= self._token_check_ms:
+            self._token_check_ms = now_ms + self._settings.token_check_ms
+            self._access.remove_expired_tokens(self.cluster_time_ms(now_ms))
         if now_ms >= self._record_time_ms:
             self._record_time_ms = now_ms + self._settings.record_time_ms
             self._pending.put(time_change(self.cluster_time_ms(now_ms)))
@@ -473,9 +496,25 @@ _HANDLERS: Mapping[type, Callable[[Controller, Any, int], Any]] = {
     Reassign: lambda self, command, _: self._partitions.reassign(command),
     DrainBroker: Controller._drain,
     UpdateFeatures: Controller._update_features,
+    AlterQuotas: lambda self, command, _: self._access.alter_quotas(command),
     AlterUsers: lambda self, command, _: self._access.alter_users(command),
     CreateAcls: lambda self, command, _: self._access.create_acls(command),
     DeleteAcls: lambda self, command, _: self._access.delete_acls(command),
     CreateApiKey: lambda self, command, _: self._access.create_api_key(command),
+    RotateApiKey: lambda self, command, _: self._access.rotate_api_key(command),
     DeleteApiKey: lambda self, command, _: self._access.delete_api_key(command),
+    CreateTenant: lambda self, command, _: self._tenants.create(command),
+    AlterTenant: lambda self, command, _: self._tenants.alter(command),
+    DeleteTenant: lambda self, command, _: self._tenants.delete(command),
+    AddMember: lambda self, command, _: self._tenants.add_member(command),
+    RemoveMember: lambda self, command, _: self._tenants.remove_member(command),
+    CreateDelegationToken: lambda self, command, now_ms: self._access.create_delegation_token(
+        command, self.cluster_time_ms(now_ms)
+    ),
+    RenewDelegationToken: lambda self, command, now_ms: self._access.renew_delegation_token(
+        command, self.cluster_time_ms(now_ms)
+    ),
+    ExpireDelegationToken: lambda self, command, now_ms: self._access.expire_delegation_token(
+        command, self.cluster_time_ms(now_ms)
+    ),
 }

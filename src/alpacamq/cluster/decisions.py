@@ -33,6 +33,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A broker that stops waits at most this long for the others to learn of the new leaders.
     shutdown_ms: int = 5000
     record_time_ms: int = 10_000
+    # How often expired delegation tokens are removed.
+    token_check_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import Topic
 from alpacamq.security.acls import Acl
 from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.delegation_tokens import DelegationToken
+from alpacamq.security.quotas import ClientQuota, Entity, entity_id
+from alpacamq.security.tenants import Member, Tenant
 from alpacamq.security.users import User
 
 from .brokers import BrokerRegistration, FeatureRange
@@ -34,17 +37,24 @@ _FEATURE_PREFIX = b"feature/"
 _USER_PREFIX = b"user/"
 _ACL_PREFIX = b"acl/"
 _API_KEY_PREFIX = b"api-key/"
+_TENANT_PREFIX = b"tenant/"
+_MEMBER_PREFIX = b"member/"
+_QUOTA_PREFIX = b"quota/"
+_DELEGATION_TOKEN_PREFIX = b"delegation-token/"
 _SALT_SECRET_KEY = b"salt-secret"
 _PRODUCER_IDS_KEY = b"producer-ids"
 _BROKER_EPOCHS_KEY = b"broker-epochs"
 _STARTS_KEY = b"starts"
 _TIME_KEY = b"time"
 
-# The feature whose level says which record kinds and requests a cluster uses.
+# The feature whose level says which record kinds, fields of records and requests a cluster uses. A controller
+# that rewrites a record drops fields that it does not know, so a new field is written from its level on.
 VERSION_FEATURE = "alpacamq.version"
-CURRENT_LEVEL = 2
+CURRENT_LEVEL = 3
 # The level from which on there are users, access rules and API keys.
 SECURITY_LEVEL = 2
+# The level from which on there are tenants, quotas and delegation tokens.
+TENANT_LEVEL = QUOTA_LEVEL = TOKEN_LEVEL = 3
 # The features that this version supports.
 FEATURES: Mapping[str, FeatureRange] = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 
@@ -56,10 +66,16 @@ _MAX_SHARED = 1 << 16
 
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 _state_encoder = msgspec.msgpack.Encoder()
-_SECURITY_PREFIXES = frozenset({_USER_PREFIX, _ACL_PREFIX, _API_KEY_PREFIX})
+_SECURITY_PREFIXES = frozenset({_USER_PREFIX, _ACL_PREFIX, _API_KEY_PREFIX, _TENANT_PREFIX, _MEMBER_PREFIX})
+_topic_decoder = msgspec.json.Decoder(Topic)
+_broker_decoder = msgspec.json.Decoder(BrokerRegistration)
 _user_decoder = msgspec.json.Decoder(User)
 _acl_decoder = msgspec.json.Decoder(Acl)
 _api_key_decoder = msgspec.json.Decoder(ApiKey)
+_quota_decoder = msgspec.json.Decoder(ClientQuota)
+_tenant_decoder = msgspec.json.Decoder(Tenant)
+_member_decoder = msgspec.json.Decoder(Member)
+_delegation_token_decoder = msgspec.json.Decoder(DelegationToken)
 
 
 @dataclass(slots=True)
@@ -77,8 +93,9 @@ class Delta:
     # Of all brokers by an empty name.
     broker_configs: set[str] = field(default_factory=set)
     features: set[str] = field(default_factory=set)
-    # Users, access rules or API keys.
+    # Users, access rules, API keys or tenants.
     security: bool = False
+    quotas: bool = False
 
     def __bool__(self) -> bool:
         return bool(
@@ -89,6 +106,7 @@ class Delta:
             or self.broker_configs
             or self.features
             or self.security
+            or self.quotas
         )
 
     def __ior__(self, later: "Delta") -> Self:
@@ -104,6 +122,7 @@ class Delta:
         self.broker_configs |= later.broker_configs
         self.features |= later.features
         self.security |= later.security
+        self.quotas |= later.quotas
         return self
 
 
@@ -125,6 +144,12 @@ class ClusterImage:
         self._users: dict[str, User] = {}
         self._acls: dict[str, Acl] = {}
         self._api_keys: dict[str, ApiKey] = {}
+        self._tenants: dict[str, Tenant] = {}
+        self._members: dict[str, Member] = {}
+        self._quotas: dict[str, ClientQuota] = {}
+        self._delegation_tokens: dict[str, DelegationToken] = {}
+        # Their ids by the hashes of their HMACs.
+        self._token_ids: dict[str, str] = {}
         # Draws the salts of users that do not exist; empty until the first user is created.
         self.salt_secret = b""
         # Partitions by the brokers that have replicas of them, and the number that each leads.
@@ -156,6 +181,11 @@ class ClusterImage:
         image._users = self._users.copy()
         image._acls = self._acls.copy()
         image._api_keys = self._api_keys.copy()
+        image._tenants = self._tenants.copy()
+        image._members = self._members.copy()
+        image._quotas = self._quotas.copy()
+        image._delegation_tokens = self._delegation_tokens.copy()
+        image._token_ids = self._token_ids.copy()
         image.salt_secret = self.salt_secret
         image._replicas_on = {broker: ids.copy() for broker, ids in self._replicas_on.items()}
         image._led_by = self._led_by.copy()
@@ -255,6 +285,28 @@ class ClusterImage:
     def api_keys(self) -> Mapping[str, ApiKey]:
         return MappingProxyType(self._api_keys)
 
+    @property
+    def tenants(self) -> Mapping[str, Tenant]:
+        return MappingProxyType(self._tenants)
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The principals of tenants, as rules name them."""
+        return MappingProxyType(self._members)
+
+    @property
+    def quotas(self) -> Mapping[str, ClientQuota]:
+        """The quotas, by the ids of their entities."""
+        return MappingProxyType(self._quotas)
+
+    @property
+    def delegation_tokens(self) -> Mapping[str, DelegationToken]:
+        return MappingProxyType(self._delegation_tokens)
+
+    def delegation_token_by_hash(self, hmac_hash: str) -> DelegationToken | None:
+        """Return the token whose HMAC has this hash."""
+        return self._delegation_tokens.get(self._token_ids.get(hmac_hash, ""))
+
     def apply(self, changes: Iterable[Change]) -> Delta:
         """Apply records of the metadata log. Raises CorruptState for one that this version does not know.
 
@@ -282,7 +334,7 @@ class ClusterImage:
             delta.brokers.add(broker_id)
             self._brokers.pop(broker_id, None)
             if value is not None:
-                self._brokers[broker_id] = msgspec.json.decode(value, type=BrokerRegistration)
+                self._brokers[broker_id] = _broker_decoder.decode(value)
         elif kind == _BROKER_CONFIG_PREFIX:
             resource = name.decode()
             delta.broker_configs.add(resource)
@@ -298,6 +350,15 @@ class ClusterImage:
         elif kind in _SECURITY_PREFIXES:
             delta.security = True
             self._apply_security(kind, name.decode(), value)
+        elif kind == _QUOTA_PREFIX:
+            delta.quotas = True
+            entity = name.decode()
+            self._quotas.pop(entity, None)
+            if value is not None:
+                self._quotas[entity] = _quota_decoder.decode(value)
+        elif kind == _DELEGATION_TOKEN_PREFIX:
+            # Not in the delta: nothing that is derived from the image depends on tokens.
+            self._apply_delegation_token(name.decode(), value)
         elif key == _SALT_SECRET_KEY:
             self.salt_secret = value or b""
         elif key == _PRODUCER_IDS_KEY:
@@ -320,13 +381,29 @@ class ClusterImage:
             self._acls.pop(name, None)
             if value is not None:
                 self._acls[name] = _acl_decoder.decode(value)
-        else:
+        elif kind == _API_KEY_PREFIX:
             self._api_keys.pop(name, None)
             if value is not None:
                 self._api_keys[name] = _api_key_decoder.decode(value)
+        elif kind == _TENANT_PREFIX:
+            self._tenants.pop(name, None)
+            if value is not None:
+                self._tenants[name] = _tenant_decoder.decode(value)
+        else:
+            self._members.pop(name, None)
+            if value is not None:
+                self._members[name] = _member_decoder.decode(value)
+
+    def _apply_delegation_token(self, token_id: str, value: bytes | None) -> None:
+        former = self._delegation_tokens.pop(token_id, None)
+        if former is not None:
+            del self._token_ids[former.hmac_hash]
+        if value is not None:
+            token = self._delegation_tokens[token_id] = _delegation_token_decoder.decode(value)
+            self._token_ids[token.hmac_hash] = token_id
 
     def _apply_topic(self, name: TopicName, value: bytes | None, delta: Delta) -> None:
-        topic = None if value is None else msgspec.json.decode(value, type=Topic)
+        topic = None if value is None else _topic_decoder.decode(value)
         self.version += 1
         former = self._topics.pop(name, None)
         if former is not None:
@@ -439,6 +516,14 @@ class ClusterImage:
             yield acl_change(acl)
         for key in self._api_keys.values():
             yield api_key_change(key)
+        for tenant in self._tenants.values():
+            yield tenant_change(tenant)
+        for member in self._members.values():
+            yield member_change(member)
+        for quota in self._quotas.values():
+            yield quota_change(quota)
+        for token in self._delegation_tokens.values():
+            yield delegation_token_change(token)
         for broker in self._brokers.values():
             yield broker_change(broker)
         for topic in self._topics.values():
@@ -479,8 +564,13 @@ def difference(before: ClusterImage, after: ClusterImage) -> Delta:
     delta.broker_configs = _differing(before._broker_overrides, after._broker_overrides)
     delta.features = _differing(before.features, after.features)
     delta.security = (
-        before.users != after.users or before.acls != after.acls or before.api_keys != after.api_keys
+        before.users != after.users
+        or before.acls != after.acls
+        or before.api_keys != after.api_keys
+        or before.tenants != after.tenants
+        or before.members != after.members
     )
+    delta.quotas = before.quotas != after.quotas
     return delta
 
 
@@ -576,6 +666,46 @@ def api_key_change(key: ApiKey) -> Change:
 def api_key_removal(key_id: str) -> Change:
     """Return the record that deletes an API key."""
     return Change(_API_KEY_PREFIX + key_id.encode(), None)
+
+
+def tenant_change(tenant: Tenant) -> Change:
+    """Return the record that creates or updates a tenant."""
+    return Change(_TENANT_PREFIX + tenant.id.encode(), msgspec.json.encode(tenant))
+
+
+def tenant_removal(tenant: str) -> Change:
+    """Return the record that deletes a tenant."""
+    return Change(_TENANT_PREFIX + tenant.encode(), None)
+
+
+def member_change(member: Member) -> Change:
+    """Return the record that adds a principal to a tenant."""
+    return Change(_MEMBER_PREFIX + member.principal.encode(), msgspec.json.encode(member))
+
+
+def member_removal(principal: str) -> Change:
+    """Return the record that removes a principal from its tenant."""
+    return Change(_MEMBER_PREFIX + principal.encode(), None)
+
+
+def quota_change(quota: ClientQuota) -> Change:
+    """Return the record of the quotas of an entity."""
+    return Change(_QUOTA_PREFIX + quota.id.encode(), msgspec.json.encode(quota))
+
+
+def quota_removal(entity: Entity) -> Change:
+    """Return the record that removes all quotas of an entity."""
+    return Change(_QUOTA_PREFIX + entity_id(entity).encode(), None)
+
+
+def delegation_token_change(token: DelegationToken) -> Change:
+    """Return the record that creates or updates a delegation token."""
+    return Change(_DELEGATION_TOKEN_PREFIX + token.id.encode(), msgspec.json.encode(token))
+
+
+def delegation_token_removal(token_id: str) -> Change:
+    """Return the record that removes a delegation token."""
+    return Change(_DELEGATION_TOKEN_PREFIX + token_id.encode(), None)
 
 
 def salt_secret_change(secret: bytes) -> Change:

@@ -15,7 +15,7 @@ from alpacamq.model.errors import (
     UnknownTopicId,
 )
 from alpacamq.model.ids import BrokerId, TopicName
-from alpacamq.model.topics import SETTINGS, Setting, Topic, check_setting
+from alpacamq.model.topics import SETTINGS, Setting, Topic, check_setting, check_settings
 
 from .broker_config import (
     ALL_BROKERS,
@@ -24,8 +24,8 @@ from .broker_config import (
     TOPIC_NAMES,
     check_is_dynamic,
     check_overrides,
+    defaults_in,
     topic_defaults,
-    usable,
 )
 from .commands import (
     MAX_NEW_REPLICAS,
@@ -41,6 +41,7 @@ from .image import ClusterImage, broker_config_change, partition_change, topic_c
 from .partition_control import PartitionControl, check_replicas
 from .partition_state import PartitionId, Replicas, new_partition
 from .placement import default_replication_factor, place
+from .tenants import check_room, limited_settings
 from .topics import (
     BY_DEFAULT,
     MIN_ISR,
@@ -98,7 +99,7 @@ class TopicControl:
                 overrides=dict(command.overrides),
             )
         brokers = [broker for broker in self._image.brokers.values() if not broker.is_leaving]
-        return created(
+        topic = created(
             self._image,
             command.name,
             topic_id=command.topic_id,
@@ -109,6 +110,11 @@ class TopicControl:
             may_collide=command.may_collide,
             brokers=len(brokers),
         )
+        check_room(self._image, topic.name, topic.partitions, is_new=True)
+        overrides = limited_settings(
+            self._image, topic.name, topic.overrides, before={}, default=self._default
+        )
+        return msgspec.structs.replace(topic, overrides=overrides)
 
     @property
     def _default_factor(self) -> int:
@@ -183,6 +189,7 @@ class TopicControl:
         factor = states[0].replication_factor if states else self._default_factor
         topic = grown(self._image, command.name, command.partitions, self._limits(factor))
         added = topic.partitions - former.partitions
+        check_room(self._image, topic.name, added, is_new=False)
         self._check_size(added, factor)
         if assignments := command.assignments:
             if len(assignments) != added:
@@ -206,7 +213,11 @@ class TopicControl:
             check_name=lambda name: name in SETTINGS or check_setting(name, ""),
             default=self._default,
         )
-        topic = configured(self._image, command.name, overrides)
+        check_settings(overrides)
+        limited = limited_settings(
+            self._image, command.name, overrides, before=before.overrides, default=self._default
+        )
+        topic = configured(self._image, command.name, limited)
         if not command.dry_run and topic != before:
             self._pending.put(topic_change(topic))
             if _is_about_replicas(before.overrides, overrides):
@@ -219,8 +230,7 @@ class TopicControl:
 
     @property
     def _of_all_brokers(self) -> Mapping[str, str]:
-        overrides = usable(self._image.broker_overrides(ALL_BROKERS))
-        return {TOPIC_NAMES[name]: text for name, text in overrides.items()}
+        return defaults_in(self._image.broker_overrides(ALL_BROKERS))
 
     def configure_broker(self, command: ConfigureBroker) -> Done:
         name = command.name

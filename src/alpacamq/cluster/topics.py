@@ -18,6 +18,7 @@ from alpacamq.model.errors import (
     TopicExists,
 )
 from alpacamq.model.ids import TopicId
+from alpacamq.model.names import split_topic
 from alpacamq.model.topics import (
     INTERNAL_TOPICS,
     ConfigKind,
@@ -63,7 +64,10 @@ def created(
     `may_collide`: metrics and tools take them for the same topic.
     """
     topic_name = check_topic_name(name)
-    if name in RESERVED_NAMES:
+    tenant, local = split_topic(name)
+    if tenant is not None and tenant not in image.tenants:
+        raise InvalidTopicName(f"no tenant has the id {tenant!r}")
+    if local in RESERVED_NAMES:
         raise InvalidTopicName(f"the name {name!r} is reserved")
     if topic_name in image.topics:
         raise TopicExists(f"topic {name!r} exists already")

@@ -26,8 +26,8 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 class LogHealth:
     """Records damage, failed reads, a failed flush or truncation, or that the log was closed.
 
-    Damage does not stop writes: new batches are appended behind it and are sound. It ends when the log is
-    emptied. A failed read ends when the file can be read again. The others never end.
+    Damage does not stop writes: new batches are appended behind it and are sound. Damage and a failed flush
+    end when the log is emptied, a failed read also when the file can be read again. The others never end.
     """
 
     __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged", "on_failure", "unreadable")
@@ -53,15 +53,31 @@ class LogHealth:
             # The same instance is raised many times: drop the traceback, or it collects callers' frames.
             raise self._refusal.with_traceback(None)
 
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the log may be emptied: then it does not matter what a failed flush has left on disk."""
+        return self._refusal is None or isinstance(self._refusal, DataInDoubt)
+
+    def check_restartable(self) -> None:
+        """Raise the error that prevents emptying the log, if any."""
+        if not self.is_restartable:
+            self.check_writable()
+
+    def restarted(self) -> None:
+        """Note that the log was emptied."""
+        self.is_damaged = False
+        self.unreadable.clear()
+        self.in_doubt = self._refusal = None
+
     def fsync_error(self) -> DataInDoubt:
         assert self.in_doubt is not None
         return DataInDoubt(self.in_doubt)
 
     def flush_failed(self, error: OSError) -> None:
-        """Stop writes for good: the state of the disk is unknown, and a second fsync would hide the error."""
+        """Stop writes: the state of the disk is unknown, and a second fsync would hide the error."""
         self.in_doubt = (
             f"{self._directory.name}: a flush failed ({error.strerror or error}), so what reached the disk "
-            "is unknown; no writes until restart"
+            "is unknown; no writes until restart, or until it is fetched from another replica"
         )
         self._refusal = self.fsync_error()
         self.on_failure()

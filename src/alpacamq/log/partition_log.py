@@ -158,6 +158,10 @@ class PartitionLog:
     def size_bytes(self) -> int:
         return self._segments.size_bytes
 
+    def bytes_after(self, offset: int) -> int:
+        """Return about how many bytes lie at and after `offset`."""
+        return self._segments.bytes_after(offset)
+
     @property
     def damages(self) -> list[DamagedLog]:
         """The damaged ranges found so far, in order; batches around them are served."""
@@ -246,6 +250,11 @@ class PartitionLog:
     def is_flushable(self) -> bool:
         """Whether a flush can still succeed: false once the log is closed or an fsync failed."""
         return self._health.is_writable
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether `restart_at` can empty the log: also after a failed fsync."""
+        return self._health.is_restartable
 
     def fsync_error(self) -> DataInDoubt:
         """Return the error for callers that waited for the failed flush."""
@@ -508,10 +517,10 @@ class PartitionLog:
     def restart_at(self, offset: int) -> None:
         """Drop everything, and continue as an empty log at `offset`. Blocking; not during a flush.
 
-        After a crash the log is as before or empty at `offset`. Also ends damage: the log is rebuilt from
-        its leader.
+        After a crash the log is as before or empty at `offset`. Also ends damage and the doubt after a failed
+        flush: the log is rebuilt from its leader.
         """
-        self._health.check_writable()
+        self._health.check_restartable()
         assert not self.is_flushing, "a flush would store a recovery point of the dropped log"
         self._compactor.interrupt()
         self._reader.forget_positions()
@@ -630,8 +639,7 @@ class PartitionLog:
         self.producer_state.reset(ProducerSnapshot())
         self.transactions.drop_before(offset)
         self._unflushed.restarted(offset)
-        self._health.is_damaged = False
-        self._health.unreadable.clear()
+        self._health.restarted()
         self._recovered_loss = None
 
     def _restore_producer_state(self, end: int) -> None:

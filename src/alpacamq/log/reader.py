@@ -21,6 +21,8 @@ from .storage import FileHandles, Handle, Storage
 
 # Enough for the readers at the tail of a partition; each needs one position.
 MAX_POSITIONS = 64
+# Larger batches, decompressed, are searched by their headers.
+SEARCHED_BYTES = 64 << 20
 
 
 class Slice:
@@ -237,11 +239,11 @@ class TimestampSearch:
         except CorruptBatch as error:
             raise Violation(position, header.base_offset, str(error)) from error
         try:
-            for record in read_records(batch):
+            for record in read_records(batch, SEARCHED_BYTES):
                 if self.start_offset <= record.offset < self.limit_offset:
                     yield record
         except CorruptBatch:
-            # The batch was not decompressed when it was produced. Fall back to its header.
+            # The batch was not decompressed when it was produced, or is too large. Fall back to its header.
             if header.base_offset >= self.start_offset:
                 yield Record(header.base_offset, header.max_timestamp, None, None)
 

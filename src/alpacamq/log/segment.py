@@ -283,6 +283,19 @@ class Segments:
     def size_bytes(self) -> int:
         return self._sealed_bytes + self.active.size
 
+    def bytes_after(self, offset: int) -> int:
+        """Return about how many bytes lie at and after `offset`: records of a segment count alike."""
+        total = 0
+        for segment in reversed(self._segments):
+            if offset >= segment.next_offset:
+                break
+            if offset <= segment.base_offset:
+                total += segment.size
+                continue
+            share = (segment.next_offset - offset) / (segment.next_offset - segment.base_offset)
+            total += int(segment.size * share)
+        return total
+
     def locate(self, offset: int) -> Segment:
         """Return the segment that contains `offset`."""
         if offset >= self.active.base_offset:

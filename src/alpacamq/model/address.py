@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 
 MAX_PORT = 65535
+_MAPPED = "::ffff:"
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+
+
+def client_host(host: str) -> str:
+    """Return the address of a client: that of an IPv4 client of an IPv6 socket without the prefix."""
+    return host.removeprefix(_MAPPED) if "." in host else host
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,12 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 KNOWN_ATTRIBUTES = 0x7F
 
+# Length, attributes, timestamp and offset delta, two null fields, no headers: a byte each.
+MIN_RECORD_BYTES = 7
+# Of a batch that a client sends; librdkafka's own limit. Compressed, more would fit into a small batch, and
+# unpacking them takes hundreds of bytes of memory each.
+MAX_PRODUCED_RECORDS = 1_000_000
+
 # The epoch of producers inside the broker; clients cannot have it.
 BROKER_EPOCH = 2**15 - 1
 
@@ -131,6 +137,13 @@ def check_produced(header: BatchHeader) -> None:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise CorruptBatch(
             f"a batch of {header.record_count} records has last offset delta {header.last_offset_delta}"
+        )
+    most = MAX_PRODUCED_RECORDS
+    if not header.attributes & COMPRESSION_MASK:
+        most = min(most, (header.size - HEADER_BYTES) // MIN_RECORD_BYTES)
+    if header.record_count > most:
+        raise CorruptBatch(
+            f"a batch of {header.size} bytes claims {header.record_count} records, more than {most}"
         )
     if header.attributes & ~KNOWN_ATTRIBUTES or header.attributes & DELETE_HORIZON:
         raise CorruptBatch(f"attributes {header.attributes:#06x} have bits reserved for the broker")

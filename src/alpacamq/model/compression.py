@@ -21,6 +21,8 @@ _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = Struct(">i")
 # The libraries allocate all that is requested at once, so request this much at a time.
 _STEP_BYTES = 1 << 20
+# gzip expands to at most 1,032 times the size: a MiB at a time.
+_GZIP_STEP_BYTES = 1 << 10
 # At most this much compressed data is read for the first decompressed bytes: common clients use lz4
 # blocks of 64 KiB.
 _PACKED_OPENING_BYTES = 68 << 10
@@ -85,15 +87,18 @@ def _plain(data: Buffer, limit: int) -> bytes:
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
+    return _gather(_gzip_steps(memoryview(data)), limit)
+
+
+def _gzip_steps(view: memoryview) -> Iterator[bytes]:
+    # In small pieces, and not with a limit on the output: then zlib needs twice the memory of its output.
     unpacker = zlib.decompressobj(wbits=31)
-    out = unpacker.decompress(data, limit + 1)
-    if len(out) > limit:
-        raise TooMuchData(limit)
+    for at in range(0, len(view), _GZIP_STEP_BYTES):
+        yield unpacker.decompress(view[at : at + _GZIP_STEP_BYTES])
+        if unpacker.unused_data or (unpacker.eof and at + _GZIP_STEP_BYTES < len(view)):
+            raise ValueError("bytes follow the end of the stream")
     if not unpacker.eof:
         raise EOFError("the stream ends early")
-    if unpacker.unused_data:
-        raise ValueError("bytes follow the end of the stream")
-    return out
 
 
 def _gzip(data: Buffer, level: int | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from zlib import crc32
 
+from .names import topic_beside
 from .topics import INTERNAL_TOPICS, MAX_NAME_LENGTH
 
 SUFFIX = ".dlq"
@@ -28,8 +29,10 @@ def dead_letter_topic(topic: str, configured: str) -> str | None:
     `configured` is queue.dead.letter.topic as it applies to the queue: the override of its group, else the
     setting of the topic. Dead letters that fail again stay where they are.
     """
-    if is_dead_letter_name(topic) or configured == topic:
+    if is_dead_letter_name(topic):
         return None
     if configured and configured not in INTERNAL_TOPICS:
-        return configured
+        # Settings name topics of the same tenant.
+        named = topic_beside(topic, configured)
+        return None if named == topic else named
     return default_dead_letter_topic(topic)

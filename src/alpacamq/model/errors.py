@@ -234,7 +234,7 @@ class DiskFull(StorageFailed):
 
 
 class DataInDoubt(StorageFailed):
-    """An fsync failed, so the durable state is unknown. The partition takes no writes until restart."""
+    """An fsync failed, so the durable state is unknown. The log takes no writes until it is emptied."""
 
 
 class DataDirectoryInUse(AlpacaError):
@@ -439,6 +439,18 @@ class RateLimited(AlpacaError):
     """More requests in a short time than the broker accepts; retry later."""
 
 
+class QuotaExceeded(AlpacaError):
+    """The client has used more than its quota allows; retry after `retry_after_ms`."""
+
+    def __init__(self, reason: str, retry_after_ms: int = 1000) -> None:
+        super().__init__(reason)
+        self.retry_after_ms = retry_after_ms
+
+
+class UnsupportedQuotaEntity(AlpacaError):
+    """There are no quotas of this type of entity."""
+
+
 class AuthenticationFailed(AlpacaError):
     """The client did not prove who it is. The text is the same for an unknown user and a wrong password."""
 
@@ -457,6 +469,26 @@ class UnknownUser(AlpacaError):
 
 class UnknownApiKey(AlpacaError):
     """No API key has this id."""
+
+
+class InvalidTenant(AlpacaError):
+    """A tenant cannot have this id, or one of its values is invalid."""
+
+
+class UnknownTenant(AlpacaError):
+    """No tenant has this id, or the principal does not belong to it."""
+
+
+class TenantExists(AlpacaError):
+    """A tenant of this id exists already, or the principal belongs to another one."""
+
+
+class TenantLimitReached(AlpacaError):
+    """The request would exceed a limit of the tenant."""
+
+
+class TenantStorageFull(AlpacaError):
+    """The tenant stores as much as it may; it can read, and write again once there is room."""
 
 
 class InvalidAcl(AlpacaError):
@@ -485,3 +517,31 @@ class ClusterNotAuthorized(AlpacaError):
 
 class TransactionalIdNotAuthorized(AlpacaError):
     """The principal may not use the transactional id."""
+
+
+class DelegationTokensDisabled(AlpacaError):
+    """The broker has no secret for delegation tokens."""
+
+
+class DelegationTokenRequestNotAllowed(AlpacaError):
+    """The client has not authenticated, or has done so with a delegation token."""
+
+
+class DelegationTokenNotAuthorized(AlpacaError):
+    """The principal may not create delegation tokens for the owner."""
+
+
+class DelegationTokenNotFound(AlpacaError):
+    """No delegation token has this HMAC."""
+
+
+class DelegationTokenOwnerMismatch(AlpacaError):
+    """The principal is neither the owner nor a renewer of the delegation token."""
+
+
+class DelegationTokenExpired(AlpacaError):
+    """The delegation token has expired."""
+
+
+class InvalidPrincipalType(AlpacaError):
+    """Owners and renewers of delegation tokens are users."""

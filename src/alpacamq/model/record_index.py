@@ -6,11 +6,19 @@ Saves parsing the whole batch each time for callers that need a few records at a
 from array import array
 from typing import TYPE_CHECKING
 
-from .batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Codec, read_header
+from .batch import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MIN_RECORD_BYTES,
+    BatchHeader,
+    Codec,
+    read_header,
+)
 from .compression import decompress
 from .errors import CorruptBatch
 from .ports import Buffer
-from .records import MIN_RECORD_BYTES, UNPACKED_LIMIT_BYTES, Record, read_record, read_varint
+from .records import UNPACKED_LIMIT_BYTES, Record, read_record, read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

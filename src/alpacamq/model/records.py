@@ -16,6 +16,7 @@ from .batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
+    MIN_RECORD_BYTES,
     BatchHeader,
     Codec,
     checksum,
@@ -28,8 +29,6 @@ from .ports import Buffer
 
 # Default limit of a batch's decompressed size.
 UNPACKED_LIMIT_BYTES = 128 << 20
-# Length, attributes, timestamp and offset delta, two null fields, no headers: a byte each.
-MIN_RECORD_BYTES = 7
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 

@@ -12,14 +12,16 @@ import msgspec
 
 from .errors import InvalidConfig, InvalidTopicName
 from .ids import TopicId, TopicName
+from .names import local_topic, split_topic
 
 MAX_NAME_LENGTH = 249
 OFFSETS_TOPIC = TopicName("__consumer_offsets")
 TRANSACTIONS_TOPIC = TopicName("__transaction_state")
 QUEUES_TOPIC = TopicName("__queue_state")
 DELAYS_TOPIC = TopicName("__delayed_messages")
+AUDIT_TOPIC = TopicName("__audit")
 # Written by the broker only; clients may read them.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC, AUDIT_TOPIC})
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 HOUR_MS = 3_600_000
@@ -33,20 +35,22 @@ _THROTTLED = r"[0-9]+:[0-9]+|\*"
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether `name` consists of the characters of topic names."""
-    return _LEGAL_NAME.fullmatch(name) is not None
+    """Return whether `name` consists of the characters of topic names, after the tenant if it has one."""
+    return _LEGAL_NAME.fullmatch(local_topic(name)) is not None
 
 
 def check_topic_name(name: str) -> TopicName:
     """Return `name` if it is a valid topic name. Raises InvalidTopicName with the reason."""
-    if not name:
+    local = local_topic(name)
+    if not local:
         raise InvalidTopicName("a topic name cannot be empty")
-    if name in {".", ".."}:
-        raise InvalidTopicName(f"a topic cannot be named {name!r}")
+    if local in {".", ".."}:
+        raise InvalidTopicName(f"a topic cannot be named {local!r}")
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidTopicName(f"a topic name has at most {MAX_NAME_LENGTH} characters, this one {len(name)}")
+        most = MAX_NAME_LENGTH - len(name) + len(local)
+        raise InvalidTopicName(f"a topic name has at most {most} characters, this one {len(local)}")
     if not is_topic_name(name):
-        raise InvalidTopicName(f"topic name {name!r} may contain only letters, digits, '.', '_' and '-'")
+        raise InvalidTopicName(f"topic name {local!r} may contain only letters, digits, '.', '_' and '-'")
     return TopicName(name)
 
 
@@ -185,7 +189,8 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "follower.replication.throttled.replicas": Setting(
         kind=ConfigKind.LIST, default=(), pattern=_THROTTLED,
-        doc="No effect: replication is not throttled.",
+        doc="Replicas, as PARTITION:BROKER or * for all, that their brokers fill no faster than "
+        "follower.replication.throttled.rate while they are not in sync.",
     ),
     "index.interval.bytes": Setting(
         kind=ConfigKind.INT, default=4096, minimum=0, maximum=INT32_MAX,
@@ -193,7 +198,8 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "leader.replication.throttled.replicas": Setting(
         kind=ConfigKind.LIST, default=(), pattern=_THROTTLED,
-        doc="No effect: replication is not throttled.",
+        doc="Partitions and their leaders, as PARTITION:BROKER or * for all, whose replicas that are not in "
+        "sync the leaders fill no faster than leader.replication.throttled.rate.",
     ),
     "local.retention.bytes": Setting(
         kind=ConfigKind.LONG, default=-2, only_default=True,
@@ -453,6 +459,8 @@ def check_setting(name: str, text: str) -> Any:
         raise InvalidConfig(f"no topic setting is named {name!r}{hint}")
     value = setting.parse(name, text)
     if name in _NAMES_OF_TOPICS and value:
+        if split_topic(value)[0] is not None:
+            raise InvalidConfig(f"{name}={text!r}: a topic of the same tenant has its name in the tenant")
         try:
             check_topic_name(value)
         except InvalidTopicName as error:

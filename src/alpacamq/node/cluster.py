@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from alpacamq.api.cluster.listener import ClusterListener, Service
 from alpacamq.api.cluster.replica_fetch import ReplicaFetches
+from alpacamq.api.tls import ListenerTls
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.member import Member, MemberSettings, NodeAddress
 from alpacamq.broker.peers.handshake import Peer, check_secret_configured
@@ -76,6 +77,14 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             "each other with it.",
         ),
     ] = ""
+    tls: Annotated[
+        bool,
+        Meta(
+            description="Whether connections between nodes use TLS. Each node presents the certificate of "
+            "section [tls], for the host by which the others reach it, and accepts those that tls.client_ca "
+            "has signed. All nodes need the same value."
+        ),
+    ] = False
     roles: Annotated[
         tuple[Role, ...],
         Meta(
@@ -191,6 +200,7 @@ def member_settings(config: ClusterConfig) -> MemberSettings | None:
         dns=config.dns,
         voters=config.voters,
         secret_file=_secret_file(config),
+        tls=config.tls,
         roles=tuple(role.value for role in config.roles),
         election_ms=config.election_ms,
         advertised=advertised_for(config, config.listen),
@@ -207,10 +217,10 @@ def advertised_for(config: ClusterConfig, bound: Address) -> Address:
 class NodeListener:
     """The listener for other nodes. Replica fetches are served once the broker has its partitions."""
 
-    def __init__(self, config: ClusterConfig, member: Member) -> None:
+    def __init__(self, config: ClusterConfig, member: Member, tls: ListenerTls | None = None) -> None:
         service = Service(member.values, member.handlers, member.posts, self._on_fetch_connection)
         self._listener = ClusterListener(
-            config.listen.host, config.listen.port, member.local, member.secret, service
+            config.listen.host, config.listen.port, member.local, member.secret, service, tls=tls
         )
         member.identity_changed = self._listener.identity_changed
         self._fetches: ReplicaFetches | None = None
@@ -222,7 +232,14 @@ class NodeListener:
 
     def serve_fetches(self, broker: Broker) -> None:
         """Serve replica fetches from now on."""
-        self._fetches = ReplicaFetches(broker.topics, broker.work_threads, broker.replication.stats)
+        replication = broker.replication
+        self._fetches = ReplicaFetches(
+            broker.topics,
+            broker.work_threads,
+            replication.stats,
+            replication.leader_throttle,
+            replication.now_ms,
+        )
         self._can_fetch.set()
 
     async def run(self) -> None:

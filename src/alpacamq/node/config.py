@@ -15,11 +15,22 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from alpacamq.broker.tls import ClientCertificates
 from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB, SETTINGS, ConfigKind, Setting
 from alpacamq.telemetry import Format, Level
 
 from .cluster import ClusterConfig, check_cluster
+from .listeners import (
+    RESERVED_NAMES,
+    ListenerApi,
+    ListenerConfig,
+    NamedListener,
+    TlsConfig,
+    check_mechanisms,
+    check_tls,
+    is_listener_name,
+)
 from .options import (
     PREFIX,
     ConfigError,
@@ -32,6 +43,7 @@ from .options import (
 )
 from .sections import (
     DelaysConfig,
+    HttpApiConfig,
     HttpConfig,
     MetricsConfig,
     QueuesConfig,
@@ -41,7 +53,7 @@ from .sections import (
     check_sqs,
     check_tracing,
 )
-from .security import SecurityConfig, check_listeners, check_security
+from .security import AuditConfig, SecurityConfig, check_audit, check_listeners, check_security
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -53,7 +65,9 @@ TIB = 1 << 40
 _SERVICE_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP|SCTP))(_\w+)?")
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 # Read by clients; it may be exported for alpacactl in the environment of a broker.
-_CLIENT_VARIABLES = frozenset({"ALPACAMQ_ADDRESS", "ALPACAMQ_USER", "ALPACAMQ_PASSWORD"})
+_CLIENT_VARIABLES = frozenset(
+    f"{PREFIX}{name}" for name in ("ADDRESS", "USER", "PASSWORD", "TLS", "CA", "CERT", "KEY")
+)
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +97,14 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
             "Empty: the listening address, or this machine's host name if that is all interfaces."
         ),
     ] = None
+    tls: Annotated[bool, Meta(description="Whether connections use TLS; needs section [tls].")] = False
+    client_certificates: Annotated[
+        ClientCertificates,
+        Meta(
+            description="Whether clients present a certificate, which needs tls.client_ca: it authenticates "
+            "them, unless they log in as another user."
+        ),
+    ] = ClientCertificates.NONE
     max_connections: Annotated[
         int,
         Meta(
@@ -102,7 +124,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
             le=INT32_MAX,
             description="Time to receive a complete request after its first byte; "
-            "a large one gets additional time at 64 KiB/s.",
+            "a large one gets additional time at 64 KiB/s. Also the time to authenticate, if clients must.",
         ),
     ] = 30_000
     max_request_bytes: Annotated[
@@ -137,12 +159,6 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
     connection_in_flight_requests: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Maximum number of requests in progress on one connection.")
     ] = 1000
-
-    def advertised_for(self, bound: Address, host_name: str) -> Address:
-        """Return the advertised address of a listener bound to `bound` on the machine `host_name`."""
-        if self.advertised is None:
-            return Address(host_name if bound.is_wildcard else self.listen.host, bound.port)
-        return Address(self.advertised.host, self.advertised.port or bound.port)
 
 
 class TopicsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +301,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
     sqs: SqsConfig = SqsConfig()
+    tls: TlsConfig = TlsConfig()
+    listeners: Mapping[str, ListenerConfig] = {}
     security: SecurityConfig = SecurityConfig()
+    audit: AuditConfig = AuditConfig()
     topics: TopicsConfig = TopicsConfig()
     log: LogConfig = LogConfig()
     groups: GroupsConfig = GroupsConfig()
@@ -296,14 +315,49 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
 
+    def listeners_of(self, api: ListenerApi) -> list[NamedListener]:
+        """Return the listeners of an API, the one of its own section first; none if it is disabled."""
+        section: KafkaConfig | HttpApiConfig
+        match api:
+            case ListenerApi.KAFKA:
+                section = self.kafka
+            case ListenerApi.HTTP:
+                section = self.http
+            case ListenerApi.SQS:
+                section = self.sqs
+        if isinstance(section, HttpApiConfig) and not section.enabled:
+            return []
+        first = ListenerConfig(
+            api=api,
+            listen=section.listen,
+            advertised=section.advertised if isinstance(section, KafkaConfig) else None,
+            tls=section.tls,
+            client_certificates=section.client_certificates,
+        )
+        further = (
+            NamedListener(name, f"listeners.{name}", config)
+            for name, config in self.listeners.items()
+            if config.api is api
+        )
+        return [NamedListener(api, api, first), *further]
 
+    def all_listeners(self) -> list[NamedListener]:
+        """Return the listeners of all enabled APIs."""
+        return [listener for api in ListenerApi for listener in self.listeners_of(api)]
+
+
+# Stands for the names of tables [listeners.NAME], each of which has these options.
+LISTENERS = "listeners.NAME"
 SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "node": IdentityConfig,
     "cluster": ClusterConfig,
     "kafka": KafkaConfig,
     "http": HttpConfig,
     "sqs": SqsConfig,
+    "tls": TlsConfig,
+    LISTENERS: ListenerConfig,
     "security": SecurityConfig,
+    "audit": AuditConfig,
     "topics": TopicsConfig,
     "log": LogConfig,
     "groups": GroupsConfig,
@@ -343,13 +397,34 @@ def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     for key, value in _leaves(document, ""):
-        if (option := OPTIONS.get(key)) is not None:
+        if (option := _option(key)) is not None:
             yield key, option.read(value, f"{path}: {key}")
-        elif key in SECTIONS or key == "topics.defaults":
+        elif key in SECTIONS or key in ("topics.defaults", "listeners"):
             if value != {}:
                 raise ConfigError(f"{path}: {key} must be a table, [{key}], not {value!r}")
         else:
+            _check_listener_name(key, f"{path}: {key}")
+            if key.startswith("listeners.") and value == {}:
+                raise ConfigError(f"{path}: {key}.listen is missing")
             raise ConfigError(f"{path}: unknown option {key}{nearest(key, [*OPTIONS, *SECTIONS])}")
+
+
+def _option(key: str) -> Option | TopicDefault | None:
+    """Return the option of a key; that of listeners.NAME for one of a table [listeners.NAME]."""
+    table, name, field = (*key.split("."), "", "", "")[:3]
+    if table == "listeners" and key.count(".") == 2 and is_listener_name(name):
+        return OPTIONS.get(f"{LISTENERS}.{field}")
+    return None if key.startswith(f"{LISTENERS}.") else OPTIONS.get(key)
+
+
+def _check_listener_name(key: str, place: str) -> None:
+    table, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    if table == "listeners" and not is_listener_name(name):
+        raise ConfigError(
+            f"{place}: the name of a listener must be lower case letters, digits and _, and not "
+            f"{', '.join(RESERVED_NAMES)}"
+        )
 
 
 def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -368,19 +443,32 @@ def _is_prefix(key: str) -> bool:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    keys = {variable_of(key): key for key in OPTIONS}
+    keys = {variable_of(key): key for key in OPTIONS if not key.startswith(LISTENERS)}
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable in _CLIENT_VARIABLES:
             continue
         if (key := keys.get(variable)) is not None:
             yield key, OPTIONS[key].read_text(text, variable)
+        elif (found := _listener_variable(variable)) is not None:
+            key, option = found
+            yield key, option.read_text(text, variable)
         elif not _is_service_variable(variable, text):
             raise ConfigError(f"the variable {variable} matches no option{nearest(variable, keys)}")
 
 
+def _listener_variable(variable: str) -> tuple[str, Option | TopicDefault] | None:
+    """Return the key and option of ALPACAMQ_LISTENERS_<NAME>_<KEY>; None if it is none."""
+    for option in sorted(_of(LISTENERS), key=lambda each: -len(each.key)):
+        field = option.key.rpartition(".")[2]
+        name = variable.removeprefix(f"{PREFIX}LISTENERS_").removesuffix(f"_{field.upper()}")
+        if variable == f"{PREFIX}LISTENERS_{name}_{field.upper()}" and is_listener_name(name.lower()):
+            return f"listeners.{name.lower()}.{field}", option
+    return None
+
+
 def _from_command_line(overrides: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for key, text in overrides.items():
-        if (option := OPTIONS.get(key)) is None:
+        if (option := _option(key)) is None:
             raise ConfigError(f"unknown option {key}{nearest(key, OPTIONS)}")
         yield key, option.read_text(text, f"{key} on the command line")
 
@@ -390,29 +478,34 @@ def _is_service_variable(variable: str, text: str) -> bool:
 
 
 def _assemble(values: Mapping[str, Any]) -> NodeConfig:
-    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS if name != LISTENERS}
+    listeners: dict[str, dict[str, Any]] = {}
     defaults: dict[str, str] = {}
     for key, value in values.items():
-        match OPTIONS[key]:
+        match _option(key):
             case TopicDefault(name=name):
                 defaults[name] = value
             case Option():
-                section, _, name = key.partition(".")
-                sections[section][name] = value
+                section, _, name = key.rpartition(".")
+                if section in sections:
+                    sections[section][name] = value
+                else:
+                    listeners.setdefault(section.partition(".")[2], {})[name] = value
     sections["topics"]["defaults"] = defaults
-    made: dict[str, Any] = {name: struct(**sections[name]) for name, struct in SECTIONS.items()}
+    made: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in sections.items()}
+    made["listeners"] = {name: ListenerConfig(**given) for name, given in listeners.items()}
     return NodeConfig(**made)
 
 
 def _open_listeners(config: NodeConfig) -> Mapping[str, Address]:
     """Return the listeners that need authentication if other machines can reach them, by their settings."""
-    listeners = {"kafka.listen": config.kafka.listen}
-    if config.http.enabled:
-        listeners["http.listen"] = config.http.listen
-    sqs = config.sqs
-    if sqs.enabled and not (sqs.access_key_id or sqs.allow_anonymous):
-        listeners["sqs.listen"] = sqs.listen
-    return listeners
+    has_key = bool(config.sqs.access_key_id or config.sqs.allow_anonymous)
+    return {
+        f"{listener.section}.listen": listener.address
+        for listener in config.all_listeners()
+        if not listener.config.must_authenticate(config.security)
+        and not (has_key and listener.config.api is ListenerApi.SQS)
+    }
 
 
 def _check_together(config: NodeConfig) -> None:
@@ -433,6 +526,14 @@ def _check_together(config: NodeConfig) -> None:
     check_http("sqs", config.sqs)
     check_sqs(config.sqs)
     check_security(config.security)
+    check_audit(config.audit)
+    for name, listener in config.listeners.items():
+        if listener.api is not ListenerApi.KAFKA and not config.listeners_of(listener.api):
+            raise ConfigError(f"listeners.{name}.api is {listener.api}, and {listener.api}.enabled is false")
+    check_tls(config.tls, config.all_listeners())
+    check_mechanisms(config.security, config.all_listeners())
+    if config.cluster.tls and (config.tls.certificate is None or config.tls.client_ca is None):
+        raise ConfigError("cluster.tls is true: set tls.certificate, tls.key and tls.client_ca")
     check_listeners(config.security, _open_listeners(config))
     check_tracing(config.tracing)
 
@@ -450,8 +551,10 @@ def example() -> str:
     parts = [_PREFACE]
     for section, struct in SECTIONS.items():
         summary = (struct.__doc__ or "").partition(": ")[2]
-        parts.append(f"# {summary[:1].upper()}{summary[1:]}\n[{section}]")
-        parts += [f"{_comment(option.doc)}\n{_assignment(option)}" for option in _of(section)]
+        # A table with a name is only an example of one.
+        mark = "# " if section == LISTENERS else ""
+        parts.append(f"# {summary[:1].upper()}{summary[1:]}\n{mark}[{section}]")
+        parts += [f"{_comment(option.doc)}\n{mark}{_assignment(option)}" for option in _of(section)]
         if section == "topics":
             parts.append(_topic_defaults())
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
@@ -463,7 +566,7 @@ def options_page() -> str:
     for section, struct in SECTIONS.items():
         summary = (struct.__doc__ or "").partition(": ")[2]
         rows = [
-            f"| `{option.key.partition('.')[2]}` | {_default_cell(option)} | "
+            f"| `{option.key.rpartition('.')[2]}` | {_default_cell(option)} | "
             f"{option.expected} | {option.doc} |"
             for option in _of(section)
         ]
@@ -487,7 +590,7 @@ def _of(section: str) -> list[Option]:
     return [
         option
         for key, option in OPTIONS.items()
-        if isinstance(option, Option) and key.partition(".")[0] == section
+        if isinstance(option, Option) and key.rpartition(".")[0] == section
     ]
 
 

@@ -63,11 +63,21 @@ class Process:
             *("--cluster-nodes", ",".join(nodes)),
         ]
 
+    def listeners(self) -> dict[str, str]:
+        """Return the addresses of the further listeners of this process, as environment variables."""
+        return {
+            variable_of(f"listeners.{name}.{field}"): str(_port(address, self._number))
+            for name, listener in self._config.listeners.items()
+            for field, address in (("listen", listener.listen), ("advertised", listener.advertised))
+            if address is not None
+        }
+
     async def start(self, options: Sequence[str]) -> None:
         """Start the process with `options` of the user before its own."""
         environment = dict(os.environ)
         if self._number >= VOTERS:
             environment[variable_of("cluster.roles")] = "broker"
+        environment |= self.listeners()
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "alpacamq.node.main", "serve", *options, *self.arguments()),

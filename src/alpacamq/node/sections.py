@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from alpacamq import __version__
+from alpacamq.broker.tls import ClientCertificates
 from alpacamq.broker.tracing.tracing import TracingSettings
 from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
@@ -30,6 +31,14 @@ class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
         Address,
         Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
     ] = Address("127.0.0.1", 0)
+    tls: Annotated[bool, Meta(description="Whether connections use TLS; needs section [tls].")] = False
+    client_certificates: Annotated[
+        ClientCertificates,
+        Meta(
+            description="Whether clients present a certificate, which needs tls.client_ca: it authenticates "
+            "them, unless they log in as another user."
+        ),
+    ] = ClientCertificates.NONE
     hosts: Annotated[
         tuple[HostName, ...],
         Meta(

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,20 +17,24 @@ from alpacamq import __version__
 from alpacamq.api.console.app import ConsoleApp
 from alpacamq.api.http.hosts import HostCheck, Hosts
 from alpacamq.api.http.messages import App
-from alpacamq.api.http.server import HttpListener
-from alpacamq.api.kafka.call import Backend
+from alpacamq.api.http.server import HttpListener, remedy_of
+from alpacamq.api.kafka.call import KAFKA_LISTENER, Backend
 from alpacamq.api.kafka.connection import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
+from alpacamq.api.listening import ListenerSettings
 from alpacamq.api.rest.app import RecoveryApp, RestApi
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.api.sqs.directory import SqsSettings
+from alpacamq.api.tls import MAX_HANDSHAKES, Handshakes, ListenerTls
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delay.service import DelaySettings
 from alpacamq.broker.groups import CoordinatorSettings
 from alpacamq.broker.member import CLUSTER_LISTENER
 from alpacamq.broker.metadata.registration import RegistrationSettings
 from alpacamq.broker.queue.host import QueueSettings
 from alpacamq.broker.replication.service import ReplicationSettings
+from alpacamq.broker.tls import Certificates, ClientCertificates
 from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
@@ -45,8 +49,15 @@ from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .cluster import NodeListener, advertised_for, member_settings
 from .config import KafkaConfig, NodeConfig
+from .listeners import (
+    ListenerApi,
+    NamedListener,
+    listener_settings,
+    tls_settings,
+    warn_of_plain_passwords,
+)
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
-from .security import security_settings
+from .security import audit_settings, security_settings
 
 log = get_logger(__name__)
 
@@ -89,6 +100,8 @@ def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
         for listener in (config.http, config.sqs)
         if listener.enabled
     )
+    if config.tls.certificate is not None:
+        reserved = min(reserved + MAX_HANDSHAKES, limit // _LOW_SHARE)
     files = config.log.open_files or max(least_files, min(limit - reserved - wanted, MAX_SEGMENT_FILES))
     room = max(0, limit - reserved - files)
     if wanted > room:
@@ -128,7 +141,10 @@ class BoundApi:
 
     name: str
     listener: HttpListener
+    # Of the first listener; of all, by name, as clients reach them; and whether the first has TLS.
     address: Address
+    reached: Mapping[str, Address]
+    has_tls: bool
     hosts: Hosts
     serve: Serve
 
@@ -141,25 +157,51 @@ class BoundApi:
         await self.serve(self.listener, broker, reached)
 
 
-def open_apis(config: NodeConfig, metrics: Metrics | None) -> Iterator[BoundApi]:
-    """Bind the address of every enabled API."""
+def open_apis(
+    config: NodeConfig, metrics: Metrics | None, make: Callable[[NamedListener, str], ListenerSettings]
+) -> Iterator[BoundApi]:
+    """Bind the addresses of every enabled API; `make` returns the settings of a listener."""
+
+    def open_api(api: ListenerApi, section: HttpApiConfig, hosts: Hosts, serve: Serve) -> BoundApi:
+        named = config.listeners_of(api)
+        settings = [make(each, remedy_of(api) if each.section == api else "") for each in named]
+        stats = None if metrics is None else metrics.listeners[api]
+        listener = HttpListener.of(settings, section, api, stats)
+        return BoundApi(
+            name=api,
+            listener=listener,
+            address=Address(*listener.bind()),
+            reached=reached_at(named, listener.addresses),
+            has_tls=named[0].config.tls,
+            hosts=hosts,
+            serve=serve,
+        )
+
     if config.http.enabled:
         http_hosts = hosts_of(config, config.http)
 
         async def serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
             rest = RestApi(broker, reached)
-            listener.switch_to(HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http")))
+            app = HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http"))
+            listener.switch_to(app, broker.quotas)
 
-        yield _open("http", config.http, http_hosts, serve_rest, metrics)
+        yield open_api(ListenerApi.HTTP, config.http, http_hosts, serve_rest)
     if config.sqs.enabled:
         settings = sqs_settings(config.sqs)
         sqs_hosts = hosts_of(config, config.sqs)
 
         async def serve_sqs(listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]) -> None:
             sqs = SqsApi(broker, settings)
-            listener.switch_to(HostCheck(sqs, sqs_hosts, hosts_setting("sqs"), sqs.refuse_host))
+            app = HostCheck(sqs, sqs_hosts, hosts_setting("sqs"), sqs.refuse_host)
+            listener.switch_to(app, broker.quotas)
 
-        yield _open("sqs", config.sqs, sqs_hosts, serve_sqs, metrics)
+        yield open_api(ListenerApi.SQS, config.sqs, sqs_hosts, serve_sqs)
+
+
+def reached_at(listeners: Iterable[NamedListener], bound: Mapping[str, Address]) -> Mapping[str, Address]:
+    """Return the addresses at which clients reach listeners, by name."""
+    host_name = socket.gethostname()
+    return {each.name: each.config.advertised_for(bound[each.name], host_name) for each in listeners}
 
 
 def hosts_of(config: NodeConfig, api: HttpApiConfig) -> Hosts:
@@ -167,6 +209,8 @@ def hosts_of(config: NodeConfig, api: HttpApiConfig) -> Hosts:
     names = {socket.gethostname(), api.listen.host, config.kafka.listen.host, *api.hosts}
     if config.kafka.advertised is not None:
         names.add(config.kafka.advertised.host)
+    for listener in config.listeners.values():
+        names.update(each.host for each in (listener.listen, listener.advertised) if each is not None)
     return Hosts(names)
 
 
@@ -183,12 +227,6 @@ def sqs_settings(config: SqsConfig) -> SqsSettings:
         access_key_id=config.access_key_id,
         secret_access_key=config.secret_access_key,
     )
-
-
-def _open(name: str, config: HttpApiConfig, hosts: Hosts, serve: Serve, metrics: Metrics | None) -> BoundApi:
-    stats = None if metrics is None else metrics.listeners[name]
-    listener = HttpListener(config.listen.host, config.listen.port, config, section=name, stats=stats)
-    return BoundApi(name=name, listener=listener, address=Address(*listener.bind()), hosts=hosts, serve=serve)
 
 
 # Time to wait for all partitions before Kafka clients are accepted for those that are ready.
@@ -220,16 +258,27 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         loop.add_signal_handler(number, stop.set)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
-    kafka = config.kafka
+    certificates = _certificates(config, loop)
+    handshakes = Handshakes()
+
+    def make(listener: NamedListener, remedy: str) -> ListenerSettings:
+        return listener_settings(listener, certificates, handshakes, remedy)
+
     # Bind first: an address in use should be reported before recovery.
-    listener = Listener(
-        kafka.listen.host, kafka.listen.port, kafka, None if metrics is None else metrics.listeners["kafka"]
+    named = config.listeners_of(ListenerApi.KAFKA)
+    remedies = {KAFKA_LISTENER: "change kafka.listen (--kafka HOST:PORT)"}
+    listener = Listener.of(
+        [make(each, remedies.get(each.name, "")) for each in named],
+        config.kafka,
+        None if metrics is None else metrics.listeners["kafka"],
     )
     bound = Address(*listener.bind())
-    http_apis = list(open_apis(config, metrics))
-    advertised = kafka.advertised_for(bound, socket.gethostname())
-    reached = {"kafka": advertised, **{api.name: _reachable(api.address) for api in http_apis}}
-    broker = Broker(broker_settings(config, reached), metrics=metrics)
+    http_apis = list(open_apis(config, metrics, make))
+    for_kafka = dict(reached_at(named, listener.addresses))
+    reached = {**for_kafka, **{name: address for api in http_apis for name, address in api.reached.items()}}
+    advertised = for_kafka.pop(KAFKA_LISTENER)
+    broker = Broker(broker_settings(config, reached), metrics=metrics, certificates=certificates)
+    warn_of_plain_passwords(config.security, config.all_listeners())
     failure: AlpacaError | None = None
     is_open = False
 
@@ -248,11 +297,15 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             # HTTP clients get the progress of recovery; Kafka connections wait in the backlog.
             starting = RecoveryApp(broker.start_step)
             running = [tasks.create_task(api.recover(starting)) for api in http_apis]
+            if certificates is not None:
+                running.append(tasks.create_task(certificates.run()))
             try:
                 if config.cluster.is_enabled:
                     await loop.run_in_executor(None, broker.open_directory)
                     assert broker.member is not None
-                    nodes = NodeListener(config.cluster, broker.member)
+                    nodes = NodeListener(
+                        config.cluster, broker.member, _cluster_tls(config, certificates, handshakes)
+                    )
                     nodes.bind()
                     running.append(tasks.create_task(nodes.run()))
                     running.append(tasks.create_task(broker.member.run()))
@@ -262,7 +315,9 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 else:
                     await loop.run_in_executor(None, broker.begin)
                 is_open = True
-                requests = KafkaRequests(Backend(broker=broker, host=advertised.host, port=advertised.port))
+                requests = KafkaRequests(
+                    Backend(broker=broker, host=advertised.host, port=advertised.port, others=for_kafka)
+                )
                 running.append(tasks.create_task(run_broker()))
                 waits_for_all = broker.is_power_loss_open
                 recovering = asyncio.ensure_future(_recover(broker, stop))
@@ -270,11 +325,11 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                     # Kafka clients may use partitions that are ready during recovery. Most starts
                     # are shorter, and clients accepted after recovery do not notice it.
                     await asyncio.wait({recovering}, timeout=RECOVERY_GRACE_SECONDS)
-                    running.append(tasks.create_task(listener.run(requests)))
+                    running.append(tasks.create_task(listener.run(requests, broker.quotas)))
                 is_recovered = await recovering
                 if is_recovered and waits_for_all:
                     is_recovered = await _settle(broker, stop)
-                    running.append(tasks.create_task(listener.run(requests)))
+                    running.append(tasks.create_task(listener.run(requests, broker.quotas)))
             except _Stopped:
                 is_recovered = False
             except AlpacaError as error:
@@ -297,12 +352,37 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 await broker.leave()
             for task in running:
                 task.cancel()
+            handshakes.abort()
     finally:
         if is_open:
             await broker.close()
     if failure is not None:
         raise failure
     log.info("stopped")
+
+
+def _certificates(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> Certificates | None:
+    """Load the certificates, and load them again on SIGHUP; None if there are none."""
+    if (settings := tls_settings(config.tls)) is None:
+        return None
+    certificates = Certificates(settings, SystemClock())
+    loop.add_signal_handler(signal.SIGHUP, certificates.reload_soon)
+    return certificates
+
+
+def _cluster_tls(
+    config: NodeConfig, certificates: Certificates | None, handshakes: Handshakes
+) -> ListenerTls | None:
+    """Return how other nodes connect; None for plain connections."""
+    if not config.cluster.tls:
+        return None
+    assert certificates is not None, "checked with the configuration"
+    return ListenerTls(
+        certificates=certificates,
+        handshakes=handshakes,
+        client_certificates=ClientCertificates.REQUIRED,
+        names_principals=False,
+    )
 
 
 def _leaves(errors: BaseExceptionGroup[AlpacaError]) -> Iterator[AlpacaError]:
@@ -386,29 +466,35 @@ def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], 
     shown = dict(addresses)
     for api in http_apis:
         if api.name == "http":
-            shown["console"] = f"http://{_reachable(api.address)}/console/"
+            scheme = "https" if api.has_tls else "http"
+            shown["console"] = f"{scheme}://{_reachable(api.address)}/console/"
     for name, address in {**shown, "data": str(data)}.items():
         print(f"  {name:<7} {address}")
     print("\nTry:")
-    for line in _to_try(kafka, http_apis, needs_user=config.security.authentication):
+    for line in _to_try(config, kafka, http_apis):
         print(f"  {line}")
     print(f"or any Kafka client on {kafka}.\n")
     print("Ctrl-C stops it.", flush=True)
     log.info("ready", **addresses, data_dir=str(data))
 
 
-def _to_try(kafka: Address, http_apis: Sequence[BoundApi], *, needs_user: bool) -> Iterator[str]:
+def _to_try(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi]) -> Iterator[str]:
     """Yield commands with the path of alpacactl if it is installed beside the broker."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     command = str(beside) if beside.is_file() else "alpacactl"
-    if needs_user:
+    if config.security.authentication:
         command += " --user NAME"
     over_kafka = command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
+    if config.kafka.tls:
+        over_kafka += " --ca FILE"
     yield from (line.format(over_kafka=over_kafka) for line in _TRY)
     for api in http_apis:
         if api.name == "http":
             is_usual = api.address == HttpConfig().listen
-            yield _TRY_QUEUE.format(over_http=command if is_usual else f"{command} --http {api.address}")
+            over_http = command if is_usual else f"{command} --http {api.address}"
+            if api.has_tls:
+                over_http += " --ca FILE"
+            yield _TRY_QUEUE.format(over_http=over_http)
 
 
 def _reachable(bound: Address) -> Address:
@@ -454,6 +540,7 @@ def broker_settings(config: NodeConfig, reached: Mapping[str, Address]) -> Broke
         controller=ControllerSettings(dead_ms=cluster.dead_ms, replication_factor=cluster.replication_factor),
         replication=ReplicationSettings(replica_lag_ms=cluster.replica_lag_ms, flush=cluster.flush),
         security=security_settings(config.security),
+        audit=audit_settings(config.audit),
         member=member_settings(cluster),
     )
 

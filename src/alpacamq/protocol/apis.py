@@ -11,12 +11,14 @@ from .messages import (
     committed_offsets,
     configs,
     consumer_groups,
+    delegation_tokens,
     fetch,
     groups,
     metadata,
     offsets,
     produce,
     quorum,
+    quotas,
     reassignments,
     sasl,
     streams,
@@ -70,12 +72,18 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
@@ -188,6 +196,18 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
     _api(ApiKey.SASL_AUTHENTICATE, sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse, (0, 2)),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
+    _api(ApiKey.CREATE_DELEGATION_TOKEN,
+         delegation_tokens.CreateDelegationTokenRequest, delegation_tokens.CreateDelegationTokenResponse,
+         (1, 3)),
+    _api(ApiKey.RENEW_DELEGATION_TOKEN,
+         delegation_tokens.RenewDelegationTokenRequest, delegation_tokens.RenewDelegationTokenResponse,
+         (1, 2)),
+    _api(ApiKey.EXPIRE_DELEGATION_TOKEN,
+         delegation_tokens.ExpireDelegationTokenRequest, delegation_tokens.ExpireDelegationTokenResponse,
+         (1, 2)),
+    _api(ApiKey.DESCRIBE_DELEGATION_TOKEN,
+         delegation_tokens.DescribeDelegationTokenRequest, delegation_tokens.DescribeDelegationTokenResponse,
+         (1, 3)),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (0, 2)),
     _api(ApiKey.ELECT_LEADERS,
          reassignments.ElectLeadersRequest, reassignments.ElectLeadersResponse, (0, 2)),
@@ -201,6 +221,10 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          (0, 0)),
     _api(ApiKey.OFFSET_DELETE,
          committed_offsets.OffsetDeleteRequest, committed_offsets.OffsetDeleteResponse, (0, 0)),
+    _api(ApiKey.DESCRIBE_CLIENT_QUOTAS,
+         quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, (0, 1)),
+    _api(ApiKey.ALTER_CLIENT_QUOTAS,
+         quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, (0, 1)),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
          users.DescribeUserScramCredentialsRequest, users.DescribeUserScramCredentialsResponse, (0, 0)),
     _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS,

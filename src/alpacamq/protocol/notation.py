@@ -9,10 +9,11 @@
 The type is the wire format of a value; `since`, `until` and `between` are the versions that have it;
 `| None` makes it nullable, in all versions or from `null_since` on; `tag` makes it a tagged field,
 which is omitted if its value equals the default. A field that a version does not have keeps its
-default when decoded and is not encoded.
+default when decoded and is not encoded. Texts that name topics, groups and other resources have types of
+their own (`TopicName`, `GroupId`, …), which are strings on the wire.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -57,6 +58,18 @@ class Prefixed(Enum):
     RECORDS = "records"
 
 
+class Name(Enum):
+    """What a text names: clients of a tenant know resources by other names than the broker stores."""
+
+    TOPIC = "topic"
+    # A group or transactional id.
+    ID = "id"
+    # A topic, group or broker, according to the resource_type beside it.
+    RESOURCE = "resource"
+    # Not a name, but a text for people that may contain some.
+    TEXT = "text"
+
+
 UUID_ON_WIRE = Fixed("16s")
 
 Bool = Annotated[bool, Fixed("?")]
@@ -69,6 +82,11 @@ Uint32 = Annotated[int, Fixed("I")]
 Float64 = Annotated[float, Fixed("d")]
 Uuid = Annotated[UUID, UUID_ON_WIRE]
 String = Annotated[str, Prefixed.STRING]
+TopicName = Annotated[str, Prefixed.STRING, Name.TOPIC]
+GroupId = Annotated[str, Prefixed.STRING, Name.ID]
+TransactionalId = Annotated[str, Prefixed.STRING, Name.ID]
+ResourceName = Annotated[str, Prefixed.STRING, Name.RESOURCE]
+ErrorText = Annotated[str, Prefixed.STRING, Name.TEXT]
 Bytes = Annotated[bytes, Prefixed.BYTES]
 # Decoded as a slice of the request, never copied.
 Records = Annotated[Buffer, Prefixed.RECORDS]
@@ -161,6 +179,8 @@ class Field:
     nullable_from: int
     tag: int | None
     default: Any
+    # What it names, or what its elements name.
+    names: Name | None = None
 
     def is_in(self, version: int) -> bool:
         return self.versions.first <= version <= self.versions.last
@@ -190,6 +210,7 @@ def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
             nullable_from = 0
         else:
             wire = _plain_type(hint)
+            marks.update((type(mark), mark) for mark in _element_marks(hint))
     if NullSince in marks:
         nullable_from = marks[NullSince].version
     place = marks.get(Tag)
@@ -201,6 +222,7 @@ def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
         nullable_from=nullable_from,
         tag=place.number if place else None,
         default=_default(info),
+        names=marks.get(Name),
     )
 
 
@@ -209,6 +231,13 @@ def _default(info: msgspec.structs.FieldInfo) -> Any:
     if info.default_factory is not msgspec.NODEFAULT:
         return info.default_factory()
     return None if info.default is msgspec.NODEFAULT else info.default
+
+
+def _element_marks(hint: Any) -> Iterator[object]:
+    """Yield the annotations of the elements of an array."""
+    for element in get_args(hint):
+        if get_origin(element) is Annotated:
+            yield from (mark for mark in get_args(element)[1:] if isinstance(mark, Name))
 
 
 def _plain_type(hint: Any) -> WireType:

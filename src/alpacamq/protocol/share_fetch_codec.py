@@ -77,6 +77,7 @@ def encode_share_fetch_response_in_slices(
     error_code: int = 0,
     error_message: str | None = None,
     nodes: Sequence[Node] = (),
+    throttle_ms: int = 0,
 ) -> Generator[None, None, list[bytes]]:
     """Encode the response in slices, as `encode_share_fetch_response` does in one go."""
     pieces = []
@@ -110,7 +111,7 @@ def encode_share_fetch_response_in_slices(
     out += _NO_TAGS
     pieces.append(bytes(out))
     size = _FRAME.size - _INT32.size + sum(map(len, pieces)) + records_bytes
-    pieces[0] = _FRAME.pack(size, correlation_id, 0, error_code) + pieces[0]
+    pieces[0] = _FRAME.pack(size, correlation_id, throttle_ms, error_code) + pieces[0]
     return pieces
 
 

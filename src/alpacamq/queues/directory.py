@@ -121,6 +121,9 @@ class QueueDirectory:
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._queues.values())
 
+    def __len__(self) -> int:
+        return len(self._queues)
+
     def find(self, queue_id: QueueId) -> Queue | None:
         return self._queues.get(queue_id)
 

@@ -47,7 +47,7 @@ from .messages import (
     TopicsChanged,
     unreadable,
 )
-from .queue import PendingReceive, Queue, check_overrides, describe
+from .queue import PendingReceive, Queue, check_overrides, describe, describe_gradually
 from .receiving import (
     check_partitions,
     check_receive,
@@ -235,9 +235,13 @@ class QueueEngine:
             for number, partition in queue.partitions.items()
         )
 
-    def stats(self) -> list[DescribeReply]:
-        """Describe all queues."""
-        return [describe(queue) for queue in self._queues]
+    @property
+    def queue_count(self) -> int:
+        return len(self._queues)
+
+    def stats(self) -> Iterator[DescribeReply | None]:
+        """Describe all queues in small steps, between which they may change: see `describe_gradually`."""
+        return describe_gradually(self._queues)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -356,7 +360,7 @@ class QueueEngine:
     def _describe_all(
         self, _request: DescribeAllRequest, _reply_to: object, _out: Outcome, _now_ms: int
     ) -> DescribeAllReply:
-        return DescribeAllReply(queues=tuple(self.stats()))
+        return DescribeAllReply(queues=tuple(map(describe, self._queues)))
 
     def _overrides(
         self, request: OverridesRequest, _reply_to: object, _out: Outcome, _now_ms: int

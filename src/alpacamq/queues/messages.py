@@ -13,6 +13,7 @@ import msgspec
 from alpacamq.model.errors import AlpacaError, PartitionNotReady, UnknownTopic
 from alpacamq.model.ids import TopicId
 from alpacamq.model.lanes import Lane
+from alpacamq.model.names import id_of, split_topic
 from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import Topic, TopicConfig
 
@@ -85,6 +86,13 @@ def unreadable(topic: str, log: PartitionsView) -> AlpacaError:
 
 # The group of queues that are used without a group name: SQS queues, redrive, peeking.
 BUILT_IN_GROUP = "queue"
+
+
+def built_in_group(topic: str) -> str:
+    """Return the group of SQS clients and redrives of a topic: that of its tenant, if it has one."""
+    tenant, _ = split_topic(topic)
+    return BUILT_IN_GROUP if tenant is None else id_of(tenant, BUILT_IN_GROUP)
+
 
 R = TypeVar("R")
 

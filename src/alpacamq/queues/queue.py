@@ -1,6 +1,6 @@
 """One queue (a group on a topic): its settings, partitions and totals."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -329,17 +329,35 @@ class Queue:
 
 def describe(queue: Queue) -> DescribeReply:
     """Describe a queue. Messages that were not read count as ready, in the normal lane."""
+    return _described(queue, list(partition_totals(queue)))
+
+
+def describe_gradually(queues: Iterable[Queue]) -> Iterator[DescribeReply | None]:
+    """Describe queues in small steps, between which they may change: yields None after each partition."""
+    for queue in list(queues):
+        partitions: list[PartitionTotals] = []
+        for each in partition_totals(queue):
+            partitions.append(each)
+            yield None
+        if not queue.is_forgotten:
+            yield _described(queue, partitions)
+
+
+def partition_totals(queue: Queue) -> Iterator[PartitionTotals]:
+    """Describe the partitions of a queue."""
     topic = queue.log.topic(queue.id.topic)
-    partitions = []
     for number in range(0 if topic is None else topic.partitions):
         partition = queue.partitions.get(number)
         if partition is not None:
-            partitions.append(_opened(partition, *queue.bounds(number)))
+            yield _opened(partition, *queue.bounds(number))
             continue
         try:
-            partitions.append(_unopened(number, *queue.known_bounds(number)))
+            yield _unopened(number, *queue.known_bounds(number))
         except PartitionNotReady:
-            partitions.append(_unopened(number, 0, 0))
+            yield _unopened(number, 0, 0)
+
+
+def _described(queue: Queue, partitions: Sequence[PartitionTotals]) -> DescribeReply:
     totals = queue.totals
     return DescribeReply(
         queue=queue.id,

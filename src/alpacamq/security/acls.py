@@ -11,6 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from alpacamq.model.errors import InvalidAcl, InvalidPrincipal
+from alpacamq.model.names import split_id, split_topic
 
 from .principals import EVERYONE, Principal
 
@@ -134,11 +135,15 @@ class Acl(msgspec.Struct, frozen=True, array_like=True):
     host: str
     operation: Operation
     permission: Permission
+    # The tenant whose members it is about, and in which it names resources; empty without one.
+    tenant: str = ""
 
     @property
     def id(self) -> str:
         """A name of the rule, the same for equal rules."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
+        parts = msgspec.structs.astuple(self)
+        # Rules without a tenant keep the ids of versions that had no tenants.
+        return hashlib.sha256(msgspec.json.encode(parts if self.tenant else parts[:-1])).hexdigest()[:32]
 
     def __str__(self) -> str:
         verb = self.permission.name.lower()
@@ -192,10 +197,13 @@ class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     operation: Operation = Operation.ANY
     permission: Permission = Permission.ANY
+    # Rules of one tenant, or those without a tenant.
+    tenant: str = ""
 
     def matches(self, acl: Acl) -> bool:
         return (
-            self.resource_type in {ResourceType.ANY, acl.resource_type}
+            self.tenant == acl.tenant
+            and self.resource_type in {ResourceType.ANY, acl.resource_type}
             and self._matches_name(acl)
             and self.principal in {None, acl.principal}
             and self.host in {None, acl.host}
@@ -226,6 +234,15 @@ def check_filter(wanted: AclFilter) -> None:
     ):
         if not value:
             raise InvalidAcl(f"the filter has an unknown {name}")
+
+
+def tenant_of(resource_type: ResourceType, name: str) -> str | None:
+    """Return the tenant of a resource by its stored name; None if it has none."""
+    if resource_type is ResourceType.TOPIC:
+        return split_topic(name)[0]
+    if resource_type in {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}:
+        return split_id(name)[0]
+    return None
 
 
 class _Names:
@@ -267,6 +284,9 @@ class _Names:
             yield from rules
 
 
+_Question = tuple[str, str, Operation, ResourceType, str | None]
+
+
 class Authorizer:
     """Decides by a set of rules that does not change. Decisions are kept."""
 
@@ -277,7 +297,8 @@ class Authorizer:
             self._names.setdefault(acl.resource_type, _Names()).add(acl)
         for names in self._names.values():
             names.complete()
-        self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+        # Without a name: on any resource of the kind.
+        self._decisions: dict[_Question, bool] = {}
 
     def may(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
@@ -289,7 +310,7 @@ class Authorizer:
             self._keep(key, decision)
         return decision
 
-    def _keep(self, key: tuple[str, str, Operation, ResourceType, str], decision: bool) -> None:
+    def _keep(self, key: _Question, decision: bool) -> None:
         if len(self._decisions) >= MAX_DECISIONS:
             self._decisions.clear()
         self._decisions[key] = decision
@@ -302,6 +323,8 @@ class Authorizer:
     ) -> bool:
         if self.is_super_user(principal):
             return True
+        if tenant_of(resource_type, name) is not None:
+            return False  # a rule for all names is not one for those of tenants
         names = self._names.get(resource_type)
         if names is None:
             return False
@@ -317,7 +340,7 @@ class Authorizer:
 
     def may_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether a principal may do something to any resource of a kind, existing or not."""
-        key = (principal, host, operation, resource_type, "")
+        key = (principal, host, operation, resource_type, None)
         if (decision := self._decisions.get(key)) is None:
             decision = self._decide_any(principal, host, operation, resource_type)
             self._keep(key, decision)

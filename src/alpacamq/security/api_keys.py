@@ -6,6 +6,7 @@ need a secret that both sides know, and this one opens the SQS API only.
 
 import hashlib
 import hmac
+import re
 from base64 import b32encode, urlsafe_b64encode
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ PREFIX = "amq_"
 ID_BYTES = 10
 SECRET_BYTES = 32
 MAX_DESCRIPTION_LENGTH = 200
+_KEY = re.compile(rf"{PREFIX}([A-Za-z0-9]*)_[A-Za-z0-9_=-]+")
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,11 @@ def parse(text: str) -> Presented | None:
         return None
     key_id, separator, secret = text.removeprefix(PREFIX).partition("_")
     return Presented(key_id, secret) if key_id and separator and secret else None
+
+
+def masked(text: str) -> str:
+    """Return a text of a client without the secrets of keys in it, fit for the log."""
+    return _KEY.sub(rf"{PREFIX}\1_***", text)
 
 
 def aws_secret_of(secret: str) -> str:

@@ -27,6 +27,9 @@ NONCE_BYTES = 24
 MAX_SERVER_ITERATIONS = 1_000_000
 MAX_PASSWORD_BYTES = 1024
 
+# Kafka's extension for delegation tokens (KIP-48).
+TOKEN_EXTENSION = "tokenauth"  # noqa: S105 - a name
+
 # Base64 of "n,,": no channel binding.
 _NO_BINDING = "n,,"
 
@@ -139,12 +142,17 @@ class ServerExchange:
             raise AuthenticationFailed("mandatory SCRAM extensions are not supported")
         if first[0] != "n" or not others or others[0][0] != "r" or not others[0][1]:
             raise AuthenticationFailed("malformed SCRAM message")
-        name = _unescaped(first[1])
-        if authzid and _unescaped(authzid[2:]) != name:
+        name = unescaped(first[1])
+        if authzid and unescaped(authzid[2:]) != name:
             raise AuthenticationFailed("acting for another user is not supported")
         self._client_nonce = others[0][1]
         self.extensions = dict(others[1:])
         return name
+
+    @property
+    def is_token(self) -> bool:
+        """Whether the name is the id of a delegation token."""
+        return self.extensions.get(TOKEN_EXTENSION, "").lower() == "true"
 
     def challenge(self, credential: Credential, server_nonce: bytes) -> bytes:
         """Return the server's first message for the credential of the user."""
@@ -178,11 +186,15 @@ class ServerExchange:
 class ClientExchange:
     """The client's side: send `first`, answer the server with `final`, and `verify` its last message."""
 
-    def __init__(self, mechanism: Mechanism, name: str, password: str, nonce: bytes) -> None:
+    def __init__(
+        self, mechanism: Mechanism, name: str, password: str, nonce: bytes, *, is_token: bool = False
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = _base64(nonce)
         self._bare = f"n={_escaped(name)},r={self._nonce}"
+        if is_token:  # the name is the id of a delegation token
+            self._bare += f",{TOKEN_EXTENSION}=true"
         self._signature = b""
 
     @property
@@ -261,7 +273,7 @@ def _escaped(name: str) -> str:
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     name = text.replace("=2C", ",").replace("=2c", ",").replace("=3D", "=").replace("=3d", "=")
     if not name or text.count("=") != sum(text.count(each) for each in ("=2C", "=2c", "=3D", "=3d")):
         raise AuthenticationFailed("malformed SCRAM user name")

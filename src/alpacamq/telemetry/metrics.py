@@ -56,7 +56,18 @@ class RequestStats:
 class ListenerStats:
     """Stats of one listener. The number of request kinds is bounded by the code."""
 
-    __slots__ = ("evicted", "kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
+    __slots__ = (
+        "evicted",
+        "failed_handshakes",
+        "filtered",
+        "handshakes",
+        "kinds",
+        "opened",
+        "received_bytes",
+        "refused",
+        "sent_bytes",
+        "shut",
+    )
 
     def __init__(self) -> None:
         # Connections: accepted, closed, refused, and closed ones that were idle
@@ -65,6 +76,11 @@ class ListenerStats:
         self.shut = 0
         self.refused = 0
         self.evicted = 0
+        # Closed because the listener does not serve their address.
+        self.filtered = 0
+        # TLS handshakes that were completed, and that failed.
+        self.handshakes = 0
+        self.failed_handshakes = 0
         self.received_bytes = 0
         self.sent_bytes = 0
         self.kinds: dict[str, RequestStats] = {}

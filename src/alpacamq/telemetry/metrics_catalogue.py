@@ -87,6 +87,13 @@ CONNECTIONS_EVICTED = _counter(
     "Idle connections closed at max_connections in favour of new ones.",
     "door",
 )
+CONNECTIONS_FILTERED = _counter(
+    "alpacamq_connections_filtered_total",
+    "Connections closed because the listener does not serve their address.",
+    "door",
+)
+HANDSHAKES = _counter("alpacamq_tls_handshakes_total", "Completed TLS handshakes.", "door")
+FAILED_HANDSHAKES = _counter("alpacamq_tls_failed_handshakes_total", "Failed TLS handshakes.", "door")
 RECEIVED_BYTES = _counter("alpacamq_received_bytes_total", "Bytes received from clients.", "door")
 SENT_BYTES = _counter(
     "alpacamq_sent_bytes_total", "Bytes sent to clients; updated every 5 s for Kafka clients.", "door"
@@ -232,14 +239,48 @@ HANGING_TRANSACTIONS = _gauge(
 )
 
 FAILED_LOGINS = _counter(
-    "alpacamq_failed_logins_total", "Logins and requests with a wrong password or an unknown API key."
+    "alpacamq_failed_logins_total",
+    "Logins and requests with a wrong password, an unknown API key or a token that is not accepted.",
 )
 REFUSED_LOGINS = _counter(
     "alpacamq_refused_logins_total", "Logins refused unchecked: too many from the address had failed."
 )
+AUDIT_EVENTS = _counter("alpacamq_audit_events_total", "Audit events recorded.")
+AUDIT_DROPPED = _counter(
+    "alpacamq_audit_dropped_events_total",
+    "Audit events that could not be written to the topic or the file.",
+)
+CERTIFICATE_EXPIRY = _gauge(
+    "alpacamq_certificate_expiry_seconds",
+    "Time until the first certificate in a file expires; of tls.crl, until its next update.",
+    "setting",
+)
+CERTIFICATE_RELOADS = _counter(
+    "alpacamq_certificate_reloads_total", "Changes of certificate files that were loaded."
+)
+FAILED_CERTIFICATE_RELOADS = _counter(
+    "alpacamq_certificate_reloads_failed_total",
+    "Changes of certificate files that were refused; the former certificates stay in use.",
+)
 USERS = _gauge("alpacamq_users", "Users of the cluster.")
 ACLS = _gauge("alpacamq_acls", "Access rules of the cluster.")
 API_KEYS = _gauge("alpacamq_api_keys", "API keys of the cluster.")
+QUOTAS = _gauge("alpacamq_quotas", "Users, client ids and addresses with quotas, and defaults of these.")
+THROTTLED = _counter(
+    "alpacamq_throttled_requests_total",
+    "Requests throttled or refused, and connections refused, because of a quota.",
+    "quota",
+)
+THROTTLE_SECONDS = _counter(
+    "alpacamq_throttle_seconds_total", "Time for which clients were throttled because of a quota.", "quota"
+)
+DELEGATION_TOKENS = _gauge("alpacamq_delegation_tokens", "Delegation tokens of the cluster.")
+SIGNING_KEYS = _gauge(
+    "alpacamq_signing_keys", "Keys of the OAuth provider that bearer tokens are verified with."
+)
+SIGNING_KEY_FAILURES = _counter(
+    "alpacamq_signing_key_failures_total", "Failures to load the keys of the OAuth provider."
+)
 
 ACTIVE_CONTROLLER = _gauge("alpacamq_active_controller", "1 on the node that is the controller, else 0.")
 CONTROLLER_CHANGES = _counter(
@@ -284,6 +325,14 @@ FOLLOWER_LAG_SECONDS = _gauge(
 )
 REPLICATION_IN = _counter("alpacamq_replication_received_bytes_total", "Bytes fetched from leaders.")
 REPLICATION_OUT = _counter("alpacamq_replication_sent_bytes_total", "Bytes of batches sent to followers.")
+THROTTLED_IN = _counter(
+    "alpacamq_replication_throttled_received_bytes_total",
+    "Bytes fetched from leaders under follower.replication.throttled.rate.",
+)
+THROTTLED_OUT = _counter(
+    "alpacamq_replication_throttled_sent_bytes_total",
+    "Bytes of batches sent to followers under leader.replication.throttled.rate.",
+)
 PEER_LINKS = _gauge("alpacamq_peer_links", "Connections to other nodes, by state.", "state")
 PEER_CALLS = _gauge("alpacamq_peer_calls_in_flight", "Calls to other nodes that wait for a reply.")
 

@@ -1,5 +1,7 @@
 """The cluster in numbers, as the HTTP API describes it."""
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -64,7 +66,11 @@ class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReassignmentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A reassignment in progress, by its slowest new replica: the share it has, and messages it is behind."""
+    """A reassignment in progress, by its slowest new replica: the share it has, and messages it is behind.
+
+    `bytes_left` is about what all new replicas lack; `throttle` the bytes a second that its leader sends and
+    new replicas fetch at most, with those of other partitions; null if there is no limit.
+    """
 
     topic: str
     partition: int
@@ -73,6 +79,14 @@ class ReassignmentStatus(msgspec.Struct, frozen=True, kw_only=True):
     removing: list[int]
     progress: float | None
     behind: int | None
+    bytes_left: int | None
+    throttle: int | None
+
+
+class Throttle(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes a second that each node sends and fetches for reassignments; null is no limit."""
+
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=0, lt=2**63 - 1)] | None
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +109,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[NodeStatus]
     partitions: PartitionTotals
     reassignments: list[ReassignmentStatus]
+    # The limit of reassignments that is set for all nodes, in bytes a second.
+    throttle: int | None
     links: list[LinkStatus]
     features: dict[str, int]
     warnings: list[str]

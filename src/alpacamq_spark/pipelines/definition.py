@@ -86,6 +86,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: str | None = None
     broker: str | None = None
+    # A broker that requires authentication: a user, and a file with its password.
+    user: str | None = None
+    password_file: str | None = None
     checkpoint: str | None = None
     spark: SparkSettings = SparkSettings()
 

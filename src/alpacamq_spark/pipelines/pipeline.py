@@ -26,8 +26,9 @@ from .definition import (
     name_of,
     read_definition,
 )
+from .errors import InvalidPipeline
 from .replay.plan import ReplayPlan, ReplayProgress
-from .run import Interruption, PipelineRun, Plain, ProgressListener, Report, RunResult, Section
+from .run import Interruption, PipelineLogin, PipelineRun, Plain, ProgressListener, Report, RunResult, Section
 from .sources import reach
 from .storage import local_path
 from .timestamps import format_timestamp
@@ -47,6 +48,7 @@ class Pipeline:
     definition: Kind
     directory: Path
     broker: str
+    login: PipelineLogin | None = None
 
     def place(self, written: str) -> str:
         """Make a path in the file absolute."""
@@ -60,6 +62,10 @@ class Pipeline:
     def at(self, broker: str) -> "Pipeline":
         """Return the pipeline with another broker."""
         return replace(self, broker=broker)
+
+    def logged_in(self, login: PipelineLogin) -> "Pipeline":
+        """Return the pipeline with another user."""
+        return replace(self, login=login)
 
     def executing(self) -> "Pipeline":
         """Return the pipeline with `execute` set, for redrives."""
@@ -95,17 +101,17 @@ class Pipeline:
         definition = self.definition
         match definition:
             case Archive():
-                check_topics(self.broker, definition.source)
+                check_topics(self.broker, definition.source, self.login)
             case Replay() | Analytics():
                 if definition.source.archive is None:
-                    check_topics(self.broker, definition.source)
+                    check_topics(self.broker, definition.source, self.login)
             case Transform():
                 for name, source in definition.sources.items():
-                    check_topics(self.broker, Named((source.topic or name,)))
+                    check_topics(self.broker, Named((source.topic or name,)), self.login)
             case DeadLetters():
                 from .dead_letters.letters import dead_letter_topics
 
-                dead_letter_topics(self.broker, definition.source)
+                dead_letter_topics(self.broker, definition.source, self.login)
             case _:
                 assert_never(definition)
 
@@ -115,11 +121,12 @@ class Pipeline:
         # Imported here: it needs the client, which most users of `load` do not.
         from .reporting import ProgressReports
 
-        reports = ProgressReports(self.broker, self.name, self.definition.kind)
+        reports = ProgressReports(self.broker, self.name, self.definition.kind, self.login)
         run = PipelineRun(
             name=self.name,
             kind=self.definition.kind,
             broker=self.broker,
+            login=self.login,
             spark=spark,
             checkpoint=Checkpoint(self.checkpoint_place, spark),
             place=self.place,
@@ -175,7 +182,18 @@ def load(path: str | Path, *, broker: str | None = None) -> Pipeline:
         definition=definition,
         directory=file.resolve().parent,
         broker=broker or definition.broker or DEFAULT_BROKER,
+        login=_login(file, definition),
     )
+
+
+def _login(file: Path, definition: Kind) -> PipelineLogin | None:
+    """Return the user of a pipeline; the path of its password is relative to the file."""
+    if definition.user is None and definition.password_file is None:
+        return None
+    if definition.user is None or definition.password_file is None:
+        raise InvalidPipeline(f"{file}: user and password_file belong together")
+    path = file.resolve().parent / Path(definition.password_file).expanduser()
+    return PipelineLogin(definition.user, str(path))
 
 
 @contextmanager
@@ -230,7 +248,7 @@ def status_of(pipeline: Pipeline) -> Report:
     position = None if checkpoint is None else checkpoint.position()
     group = f"pipeline-{pipeline.name}"
     offsets: Mapping[TopicPartition, int] = position.offsets if position is not None else {}
-    rows = _places(pipeline.broker, group, offsets) if pipeline.definition.is_stream else []
+    rows = _places(pipeline, group, offsets) if pipeline.definition.is_stream else []
     lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
     lag = sum(lags) if lags else None
     run: dict[str, Plain] | None = None
@@ -274,9 +292,9 @@ def status_of(pipeline: Pipeline) -> Report:
     return Report(data=data, sections=sections, notes=notes)
 
 
-def _places(broker: str, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
+def _places(pipeline: Pipeline, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
     """Return the position of each partition by checkpoint, which is authoritative, and by group."""
-    with reach(broker) as cluster:
+    with reach(pipeline.broker, pipeline.login) as cluster:
         committed = committed_offsets(cluster, group)
         there = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
         places = sorted(done.keys() | committed.keys())

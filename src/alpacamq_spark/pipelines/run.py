@@ -101,6 +101,14 @@ class ProgressListener:
     batch: Callable[[BatchDone], None] = _silent
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineLogin:
+    """The user of a pipeline, and the file that its password is read from, wherever it is needed."""
+
+    user: str
+    password_file: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
     """Session, broker and checkpoint for one run of a named pipeline."""
@@ -112,6 +120,7 @@ class PipelineRun:
     checkpoint: Checkpoint
     # Turns a path in the file, relative to it, into one that Spark understands.
     place: Callable[[str], str]
+    login: PipelineLogin | None = None
     listener: ProgressListener = field(default_factory=ProgressListener)
     interruption: Interruption = field(default_factory=Interruption)
 
@@ -121,7 +130,11 @@ class PipelineRun:
         return f"pipeline-{self.name}"
 
     def servers(self) -> Mapping[str, str]:
-        return {"kafka.bootstrap.servers": self.broker}
+        """Return the connector's options for the broker and the user."""
+        servers = {"kafka.bootstrap.servers": self.broker}
+        if self.login is not None:
+            servers |= {"user": self.login.user, "passwordFile": self.login.password_file}
+        return servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import Topic, list_topics
+from alpacamq_spark.options import read_login
 from alpacamq_spark.read.subscription import Subscription, read_subscription
 
 from .archive.table import read_archive
 from .errors import InvalidPipeline
-from .run import PipelineRun
+from .run import PipelineLogin, PipelineRun
 from .timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Named:
     pattern: str | None = None
 
 
-def reach(broker: str) -> Cluster:
+def reach(broker: str, login: PipelineLogin | None = None) -> Cluster:
     """Connect to a broker's cluster. Raises InvalidPipeline for an invalid address."""
     try:
         addresses = [parse_address(each) for each in broker.split(",") if each.strip()]
@@ -47,7 +48,7 @@ def reach(broker: str) -> Cluster:
         raise InvalidPipeline(f"broker: {error}") from None
     if not addresses:
         raise InvalidPipeline("broker: no address given")
-    return Cluster(*addresses)
+    return Cluster(*addresses, login=None if login is None else read_login(login.user, login.password_file))
 
 
 def subscription_options(source: Topics) -> dict[str, str]:
@@ -71,9 +72,9 @@ def matching_topics(cluster: Cluster, source: Topics) -> list[Topic]:
     return [every[name] for name in sorted(names) if name in every]
 
 
-def check_topics(broker: str, source: Topics) -> None:
+def check_topics(broker: str, source: Topics, login: PipelineLogin | None = None) -> None:
     """Check topics before Spark starts. Raises Unreachable, NotFound or InvalidOption."""
-    with reach(broker) as cluster:
+    with reach(broker, login) as cluster:
         matching_topics(cluster, source)
 
 

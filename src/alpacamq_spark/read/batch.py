@@ -48,6 +48,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             self._options.isolation,
             fail_on_data_loss=self._options.fail_on_data_loss,
             login=self._options.login,
+            tls=self._options.tls,
             timestamp_ms=self.predicates.timestamp_ms,
         )
 

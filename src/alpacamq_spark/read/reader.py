@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alpacamq.client.connect import Tls
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
@@ -389,13 +390,14 @@ def read_range(
     *,
     fail_on_data_loss: bool,
     login: Login | None,
+    tls: Tls | None = None,
     timestamp_ms: Interval = EVERY_NUMBER,
 ) -> Iterator[pa.RecordBatch]:
     """Read everything in the range that is visible with this isolation, as Arrow batches."""
     decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
     size = records = 0
-    with Cluster(*servers, login=login) as cluster:
+    with Cluster(*servers, login=login, tls=tls) as cluster:
         source = _RangeFetcher(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)

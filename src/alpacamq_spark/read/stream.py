@@ -94,6 +94,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
             self.options.isolation,
             fail_on_data_loss=self.options.fail_on_data_loss,
             login=self.options.login,
+            tls=self.options.tls,
         )
 
     def commit(self, end: Json) -> None:

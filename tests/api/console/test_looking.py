@@ -117,7 +117,7 @@ def test_the_cluster_page_shows_what_is_wrong(tab: Tab, http: httpx.Client, made
     moving = {"topic": made, "partition": 0, "replicas": [1, 2], "adding": [2], "removing": []}
     status |= {
         "nodes": [node, lost],
-        "reassignments": [moving | {"progress": 0.25, "behind": 75}],
+        "reassignments": [moving | {"progress": 0.25, "behind": 75, "bytes_left": 4096, "throttle": 1024}],
         "warnings": ["nodes run <b>different</b> versions"],
         "links": [
             {
@@ -154,6 +154,7 @@ def test_the_cluster_page_shows_what_is_wrong(tab: Tab, http: httpx.Client, made
     expect(nodes.nth(1)).to_contain_text("fenced")
     moves = tab.page.get_by_role("region", name="Reassignments")
     expect(moves).to_contain_text("25 %")
+    expect(moves).to_contain_text("/s")
     expect(moves.locator("progress")).to_have_attribute("value", "0.25")
     expect(tab.page.locator(".node.fenced .replica.behind")).to_have_count(2)
     partitions = tab.page.get_by_role("region", name="Partitions")

@@ -173,8 +173,8 @@ class Answer:
 class Client:
     """One connection on which anything can be said."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
+    def __init__(self, address: tuple[str, int], host: str = "") -> None:
+        self.socket = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(host, 0))
         self._received = b""
 
     def __enter__(self) -> Self:

@@ -7,7 +7,15 @@ import psutil
 import pytest
 
 from alpacamq.api.http.messages import Refused, Request
-from alpacamq.api.http.reader import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, RequestReader, Room
+from alpacamq.api.http.reader import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    MAX_TARGET_BYTES,
+    PORTION_BYTES,
+    RequestReader,
+    Room,
+)
+from alpacamq.api.http.server import Backlog
 from tests.waiting import eventually
 
 from .serving import KIB, MIB, Client, Server, get, post, served
@@ -364,3 +372,30 @@ def test_the_longest_idle_connection_gives_way_to_a_new_one() -> None:
         assert busy.answer().status == 200
         (evicted,) = eventually(lambda: server.logged("connections_evicted"))
         assert evicted["count"] == 1
+
+
+@pytest.mark.parametrize("sent", [b"GET / HT", b"nonsense\r\n\r\n"], ids=["a head", "a refused request"])
+def test_a_connection_that_sends_no_whole_request_gives_way_to_a_new_one(sent: bytes) -> None:
+    with served(max_connections=1) as server, Client(server.address) as slow:
+        slow.send(sent)
+
+        def is_let_in() -> bool:
+            with Client(server.address) as new:
+                return new.ask(get()).status == 200
+
+        eventually(is_let_in)
+
+
+def test_a_body_of_tiny_chunks_is_parsed_in_turns() -> None:
+    """A turn that has taken its time ends after the portion that it was parsing."""
+    head = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent = head + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+    backlog = Backlog(RequestReader("peer", MIB, Room(MIB)))
+    backlog.put(sent)
+    turns = 1
+    while (arrival := backlog.next(0.0, until=0.0)) is None:
+        assert backlog.has_unread, "no request in what was sent"
+        turns += 1
+    assert isinstance(arrival.what, Request)
+    assert arrival.what.body == b"x" * 10_000
+    assert turns == -(-len(sent) // PORTION_BYTES)

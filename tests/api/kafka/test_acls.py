@@ -30,7 +30,7 @@ from alpacamq.security.acls import AclFilter, Operation, PatternType, Permission
 from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
 from tests.waiting import eventually
 
-from .share_member import Member, publish
+from .share_member import REJECT, Member, batch, publish
 from .wire import Wire, versions, wired
 
 ANY = 1
@@ -38,17 +38,9 @@ WAIT_S = 20.0
 ON_TOPIC = {Operation.READ, Operation.DESCRIBE}
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    with secured_broker(tmp_path_factory.mktemp("acls")) as broker:
-        yield broker
-
-
 @pytest.fixture
-def broker(shared: SecuredBroker) -> SecuredBroker:
-    """A broker without rules."""
-    shared.revoke()
-    return shared
+def broker(secured: SecuredBroker) -> SecuredBroker:
+    return secured
 
 
 @pytest.fixture
@@ -218,7 +210,7 @@ def test_a_right_removed_during_a_fetch_delivers_nothing(
     alice.send(fetching(key, max_wait_ms=60_000), version)
     assert waits.wait(WAIT_S)
     broker.revoke()
-    publish(admin, made, b"secret")
+    # It is answered at once, without a message that would wake it.
     (part,) = alice.receive(FetchRequest, version).responses[0].partitions
     expected = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert (part.error_code, bytes(part.records or b"")) == (expected, b"")
@@ -239,12 +231,12 @@ def test_a_right_removed_during_a_share_fetch_delivers_nothing_and_keeps_the_rec
     member = Member(alice, made, made).join()
     member.fetch(0)
     monkeypatch.setattr(broker.broker.queues, "wait_for_messages", waiting)
-    member.send_fetch(max_wait_ms=2_000)
+    member.send_fetch(max_wait_ms=60_000)
     assert waits.wait(WAIT_S)
     broker.revoke(AclFilter(resource_type=ResourceType.TOPIC))
-    publish(admin, made, b"secret")
     (part,) = member.receive_fetch().responses[0].partitions
     assert (part.error_code, bytes(part.records or b"")) == (ErrorCode.UNKNOWN_TOPIC_ID, b"")
+    publish(admin, made, b"secret")
     broker.allow(Operation.READ, ResourceType.TOPIC, made)
     got = member.fetch(max_wait_ms=10_000)[0]
     assert (got.values, got.ranges) == ([b"secret"], [(0, 0, 1)])
@@ -268,10 +260,25 @@ def test_the_right_to_the_group_removed_during_a_share_fetch_ends_it(
     member.send_fetch(max_wait_ms=60_000)
     assert waits.wait(WAIT_S)
     broker.revoke(AclFilter(resource_type=ResourceType.GROUP))
-    publish(admin, made, b"secret")
     response = member.receive_fetch()
     assert response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert not response.responses
+
+
+def test_rejecting_shared_records_needs_the_right_to_write_dead_letters(
+    broker: SecuredBroker, alice: Wire, admin: Wire, made: str
+) -> None:
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    broker.allow(Operation.READ, ResourceType.GROUP, made)
+    dead_letters = f"{made}.dlq"
+    member = Member(alice, made, made).join()
+    member.fetch(0)
+    publish(admin, made, b"poison")
+    assert member.fetch(max_wait_ms=10_000)[0].offsets == [0]
+    rejected = {0: [batch(0, 0, REJECT)]}
+    assert member.acknowledge(rejected) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    broker.allow(Operation.WRITE, ResourceType.TOPIC, dead_letters)
+    assert member.acknowledge(rejected) == {0: ErrorCode.NONE}
 
 
 def test_requests_with_many_partitions_are_refused_topic_by_topic(

@@ -10,7 +10,17 @@ from uuid import UUID
 import pytest
 
 from alpacamq.api.kafka.requests import HANDLERS
-from alpacamq.api.kafka.rights import BY_ID, LISTED, TABLE, Denied, Need, Right, Row
+from alpacamq.api.kafka.rights import (
+    BY_ID,
+    FOR_ANOTHER,
+    LISTED,
+    OF_ANOTHER,
+    TABLE,
+    Denied,
+    Need,
+    Right,
+    Row,
+)
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
@@ -19,9 +29,11 @@ from alpacamq.protocol.messages import cluster as cluster_wire
 from alpacamq.protocol.messages import committed_offsets as offset_wire
 from alpacamq.protocol.messages import configs as config_wire
 from alpacamq.protocol.messages import consumer_groups as consumer_wire
+from alpacamq.protocol.messages import delegation_tokens as token_wire
 from alpacamq.protocol.messages import groups as group_wire
 from alpacamq.protocol.messages import offsets as list_wire
 from alpacamq.protocol.messages import quorum as quorum_wire
+from alpacamq.protocol.messages import quotas as quota_wire
 from alpacamq.protocol.messages import reassignments as reassignment_wire
 from alpacamq.protocol.messages import sasl as sasl_wire
 from alpacamq.protocol.messages import share as share_wire
@@ -47,6 +59,7 @@ REFUSALS = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     ErrorCode.UNKNOWN_TOPIC_ID,
 }
 _TOPIC, _BROKER, _GROUP = 2, 4, 32
@@ -66,6 +79,8 @@ class Case:
     topic_id: UUID
     # The next epoch of a share session of alice.
     epoch: int = 1
+    # Of a delegation token of another user.
+    token_id: str = ""
 
     @property
     def topic(self) -> str:
@@ -83,12 +98,18 @@ class Case:
     def transactional_id(self) -> str:
         return f"{self.name}-id"
 
+    @property
+    def owner(self) -> str:
+        return f"{self.name}-owner"
+
     def names(self) -> Mapping[ResourceType, str]:
         return {
             ResourceType.TOPIC: self.topic,
             ResourceType.GROUP: self.group,
             ResourceType.TRANSACTIONAL_ID: self.transactional_id,
             ResourceType.CLUSTER: CLUSTER_NAME,
+            ResourceType.DELEGATION_TOKEN: self.token_id,
+            ResourceType.USER: f"User:{self.owner}",
         }
 
     def allow(self, right: Right) -> None:
@@ -466,12 +487,25 @@ A_RULE = acl_wire.AclCreation(
     permission_type=3,
 )
 
+
+def creating_token(owner: str | None = None) -> token_wire.CreateDelegationTokenRequest:
+    return token_wire.CreateDelegationTokenRequest(owner_principal_type="User", owner_principal_name=owner)
+
+
 REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
     (ApiKey.PRODUCE, ""): lambda case: Asked(producing(case), 12),
     (ApiKey.PRODUCE, BY_ID): lambda case: Asked(producing(case, by_id=True)),
     (ApiKey.PRODUCE, "in a transaction"): lambda case: Asked(producing(case, transactional=True), 12),
     (ApiKey.FETCH, ""): lambda case: Asked(fetching(case, by_id=False), 12),
     (ApiKey.FETCH, BY_ID): lambda case: Asked(fetching(case, by_id=True)),
+    (ApiKey.CREATE_DELEGATION_TOKEN, ""): lambda _: Asked(creating_token()),
+    (ApiKey.CREATE_DELEGATION_TOKEN, FOR_ANOTHER): lambda case: Asked(creating_token(case.owner)),
+    (ApiKey.RENEW_DELEGATION_TOKEN, ""): lambda _: Asked(token_wire.RenewDelegationTokenRequest(hmac=b"x")),
+    (ApiKey.EXPIRE_DELEGATION_TOKEN, ""): lambda _: Asked(token_wire.ExpireDelegationTokenRequest(hmac=b"x")),
+    (ApiKey.DESCRIBE_DELEGATION_TOKEN, ""): lambda _: Asked(token_wire.DescribeDelegationTokenRequest()),
+    (ApiKey.DESCRIBE_DELEGATION_TOKEN, OF_ANOTHER): lambda _: Asked(
+        token_wire.DescribeDelegationTokenRequest()
+    ),
     (ApiKey.LIST_OFFSETS, ""): lambda case: Asked(
         list_wire.ListOffsetsRequest(
             topics=[
@@ -639,6 +673,17 @@ REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
             deletions=[users_wire.ScramCredentialDeletion(name="nobody", mechanism=1)]
         )
     ),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, ""): lambda _: Asked(quota_wire.DescribeClientQuotasRequest()),
+    (ApiKey.ALTER_CLIENT_QUOTAS, ""): lambda _: Asked(
+        quota_wire.AlterClientQuotasRequest(
+            entries=[
+                quota_wire.AlterEntryData(
+                    entity=[quota_wire.EntityData(entity_type="user", entity_name="nobody")],
+                    ops=[quota_wire.OpData(key="producer_byte_rate", remove=True)],
+                )
+            ]
+        )
+    ),
     (ApiKey.DESCRIBE_QUORUM, ""): lambda _: Asked(quorum_wire.DescribeQuorumRequest()),
     (ApiKey.UPDATE_FEATURES, ""): lambda _: Asked(quorum_wire.UpdateFeaturesRequest()),
     (ApiKey.DESCRIBE_CLUSTER, ""): lambda _: Asked(cluster_wire.DescribeClusterRequest()),
@@ -750,6 +795,12 @@ def has_streams(case: Case) -> None:
     assert not codes(case.admin.ask(streaming(case, creates=False)))
 
 
+def has_token_of_another(case: Case) -> None:
+    created = case.admin.ask(creating_token(case.owner))
+    assert not codes(created)
+    case.token_id = created.token_id
+
+
 # The state that a request needs to succeed.
 PREPARATIONS: Mapping[tuple[ApiKey, str], Callable[[Case], None]] = {
     (ApiKey.PRODUCE, "in a transaction"): has_producer,
@@ -774,6 +825,7 @@ PREPARATIONS: Mapping[tuple[ApiKey, str], Callable[[Case], None]] = {
     (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ""): has_share_offsets,
     (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, LISTED): has_share_offsets,
     (ApiKey.DELETE_SHARE_GROUP_OFFSETS, ""): has_share_offsets,
+    (ApiKey.DESCRIBE_DELEGATION_TOKEN, OF_ANOTHER): has_token_of_another,
 }
 # Errors of requests that are allowed, and about something that does not exist.
 EXPECTED: Mapping[tuple[ApiKey, str], set[int]] = {

@@ -2,8 +2,10 @@
 
 import itertools
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from select import select
 from struct import Struct
 from typing import Any, TypeVar
 
@@ -24,9 +26,15 @@ R = TypeVar("R", bound=Message)
 class Wire:
     """One connection. Versions are the latest unless told otherwise."""
 
-    def __init__(self, address: tuple[str, int], host: str = "") -> None:
-        self._socket = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(host, 0))
+    def __init__(
+        self, address: tuple[str, int], host: str = "", context: ssl.SSLContext | None = None
+    ) -> None:
+        self.socket = socket.create_connection(address, timeout=TIMEOUT_S, source_address=(host, 0))
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname=address[0])
         self._correlation_ids = itertools.count()
+        # As the broker's log names the connection.
+        self.name = ":".join(map(str, self.socket.getsockname()))
 
     def ask(self, request: Message, version: int | None = None) -> Any:
         """The response to one request."""
@@ -50,27 +58,36 @@ class Wire:
 
     def send_frame(self, payload: bytes, size: int | None = None) -> None:
         """Send bytes as a frame that claims `size`, the true one unless told otherwise."""
-        self._socket.sendall(_SIZE.pack(len(payload) if size is None else size) + payload)
+        self.socket.sendall(_SIZE.pack(len(payload) if size is None else size) + payload)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
 
     def receive_frame(self) -> bytes:
         (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
         return self._exactly(size)
 
     @property
+    def has_bytes(self) -> bool:
+        """Whether the broker sends something; waits for it, and reads none of it."""
+        return bool(select([self.socket], [], [], TIMEOUT_S)[0])
+
+    @property
     def is_closed(self) -> bool:
         """Whether the broker closes the connection without another byte; waits for it."""
         try:
-            return not self._socket.recv(1)
+            return not self.socket.recv(1)
         except ConnectionError:
             return True
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            chunk = self._socket.recv(size - len(data))
+            chunk = self.socket.recv(size - len(data))
             if not chunk:
                 raise ConnectionError(f"closed after {len(data)} of {size} bytes")
             data += chunk
@@ -82,9 +99,9 @@ def _header_bytes(api: Api, version: int) -> int:
 
 
 @contextmanager
-def wired(address: tuple[str, int], host: str = "") -> Iterator[Wire]:
+def wired(address: tuple[str, int], host: str = "", context: ssl.SSLContext | None = None) -> Iterator[Wire]:
     """A connection, from the address `host` of this machine if there is one."""
-    wire = Wire(address, host)
+    wire = Wire(address, host, context)
     try:
         yield wire
     finally:

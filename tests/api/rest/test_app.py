@@ -1,8 +1,7 @@
 """What the API itself sees to: every request that a route was found for is counted, however it ended."""
 
-import asyncio
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -12,11 +11,10 @@ from alpacamq.api.rest import app as app
 from alpacamq.api.rest.app import RestApi
 from alpacamq.api.rest.route import Call, Nothing, Route
 from alpacamq.telemetry.metrics import Metrics
+from tests.broker.open_brokers import running
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-
-    from alpacamq.broker.broker import Broker
 
 
 def _fail(_call: Call[Nothing, Nothing]) -> None:
@@ -38,34 +36,25 @@ def _unsendable(_call: Call[Nothing, Nothing]) -> Unsendable:
 
 
 @pytest.mark.parametrize("handler", [_fail, _fail_later, _unsendable])
-def test_a_request_that_fails_by_a_bug_is_counted_as_500(
-    handler: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_request_that_fails_by_a_bug_is_counted_as_500(
+    handler: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     route = Route(
         method="GET", path="/buggy", summary="", handler=handler, parameters=Nothing, body=Nothing, answers=()
     )
     monkeypatch.setattr(app, "ROUTES", (route,))
     metrics = Metrics()
-    rest = RestApi(cast("Broker", _broker(metrics)), {})
+    async with running(tmp_path, metrics=metrics) as broker:
+        rest = RestApi(broker, {})
 
-    async def ask() -> None:
-        answer: Response | Awaitable[Response] = rest(Request("GET", "/buggy", "", {}, b"", "127.0.0.1:1"))
-        assert not isinstance(answer, Response)
-        await answer
+        async def ask() -> None:
+            answer: Response | Awaitable[Response] = rest(
+                Request("GET", "/buggy", "", {}, b"", "127.0.0.1:1")
+            )
+            assert not isinstance(answer, Response)
+            await answer
 
-    with pytest.raises((ZeroDivisionError, TypeError)):
-        asyncio.run(ask())
+        with pytest.raises((ZeroDivisionError, TypeError)):
+            await ask()
     assert metrics.listeners["http"].of("GET /buggy").seconds.count == 1
     assert [(each.path, each.status, count) for each, count in rest._backend.traffic] == [("/buggy", 500, 1)]
-
-
-def _broker(metrics: Metrics) -> Any:
-    """As much of a broker as an API needs that has nothing to ask it."""
-    return SimpleNamespace(
-        metrics=metrics,
-        topics=None,
-        work_threads=None,
-        settings=SimpleNamespace(unpacked_limit_bytes=1),
-        clock=SimpleNamespace(now_ms=lambda: 0),
-        access=SimpleNamespace(needs_authentication=False, is_enforced=False, limits=lambda _caller: False),
-    )

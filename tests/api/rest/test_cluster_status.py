@@ -31,6 +31,16 @@ def test_partitions_are_listed_by_topic_and_state(http: httpx.Client, made: str)
     assert http.get("/cluster/partitions", params={"topic": "no-such"}).status_code == 404
 
 
+def test_the_limit_of_reassignments_is_set_and_removed(http: httpx.Client) -> None:
+    assert http.get("/cluster/status").json()["throttle"] is None
+    limited = http.put("/cluster/throttle", json={"bytes_per_second": 1000})
+    assert (limited.status_code, limited.json()) == (200, {"bytes_per_second": 1000})
+    assert http.get("/cluster/status").json()["throttle"] == 1000
+    assert http.put("/cluster/throttle", json={"bytes_per_second": -1}).status_code == 400
+    assert http.put("/cluster/throttle", json={"bytes_per_second": None}).status_code == 200
+    assert http.get("/cluster/status").json()["throttle"] is None
+
+
 def test_the_only_node_cannot_be_drained_or_removed(http: httpx.Client) -> None:
     node = http.get("/cluster/status").json()["node_id"]
     refused = http.post(f"/cluster/nodes/{node}/drain", json={})

@@ -1,5 +1,6 @@
 """Signature Version 4, against the signer that boto3 uses."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -12,10 +13,8 @@ from alpacamq.api.http.messages import Request
 from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.api.sqs.errors import Fault
 from alpacamq.api.sqs.signature import Signatures
-from alpacamq.broker.access import Caller
 from alpacamq.model.ids import TimestampMs
 from alpacamq.security.api_keys import ApiKey
-from alpacamq.security.principals import ANONYMOUS
 
 from .serving import ACCESS_KEY_ID, SECRET_ACCESS_KEY, SettableClock
 
@@ -72,13 +71,23 @@ def with_headers(request: Request, **changed: str) -> Request:
 class Keys:
     """Access without API keys."""
 
-    needs_authentication = False
+    def requires_login(self, _authentication: bool | None) -> bool:
+        return False
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
 
     def api_keys(self) -> dict[str, ApiKey]:
         return {}
 
-    def anonymous(self, host: str) -> Caller:
-        return Caller(ANONYMOUS, host)
+    def audit_login(self, *_event: str) -> None:
+        pass
+
+    def check_failures(self, host: str) -> None:
+        """Let all pass."""
+
+    def failed(self, host: str) -> None:
+        self.failures.append(host)
 
 
 def verdict(request: Request, clock: SettableClock = CLOCK, settings: SqsSettings = SETTINGS) -> str:
@@ -186,3 +195,19 @@ def test_a_date_that_is_not_that_of_the_key_is_refused() -> None:
 
 def test_without_credentials_nothing_is_checked() -> None:
     assert verdict(with_headers(signed(), authorization=""), settings=SqsSettings()) == ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "failures"),
+    [
+        pytest.param(signed(), [], id="right"),
+        pytest.param(signed(secret=OTHER_SECRET), ["127.0.0.1"], id="wrong secret"),
+        pytest.param(signed(key="other"), ["127.0.0.1"], id="unknown key"),
+        pytest.param(signed(region="eu-west-1"), [], id="another region is a mistake, not a guess"),
+    ],
+)
+def test_wrong_signatures_count_as_failed_logins(request_: Request, failures: list[str]) -> None:
+    access = Keys()
+    with suppress(Fault):
+        Signatures(SETTINGS, CLOCK, cast("Access", access)).check(request_)
+    assert access.failures == failures

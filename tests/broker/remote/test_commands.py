@@ -1,9 +1,16 @@
 """Commands to the controller while it changes, in a cluster of three."""
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
+from alpacamq.api.http.messages import Request, Response
+from alpacamq.api.rest.app import RestApi
+from alpacamq.api.sqs.app import SqsApi
+from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.cluster.commands import AllocateProducerIds
+from alpacamq.consensus.messages import Entry
+from alpacamq.model.ids import TopicName
 
 from .three_brokers import three_brokers
 
@@ -22,3 +29,35 @@ async def test_repeatable_commands_outlast_a_change_of_the_controller(tmp_path: 
         blocks = await asyncio.gather(*asking)
         assert len({block.first for block in blocks}) == 60
         assert not controller.metadata.is_controller
+
+
+async def test_a_node_that_is_behind_knows_the_topics_created_through_others(tmp_path: Path) -> None:
+    """HTTP and SQS clients may create a topic through one node and use it through another at once."""
+    async with three_brokers(tmp_path) as cluster:
+        controller = next(each for each in cluster.brokers.values() if each.metadata.is_controller)
+        behind = next(each for each in cluster.brokers.values() if not each.metadata.is_controller)
+        apply = behind.metadata.committed
+        held: list[Sequence[Entry]] = []
+        behind.metadata.committed = held.append  # type: ignore[assignment, method-assign]
+        await controller.topics.create("letters", partitions=1)
+        assert TopicName("letters") not in behind.topics.image.topics
+        http = RestApi(behind, {})(Request("GET", "/topics/letters", "", {}, b"", "127.0.0.1:1"))
+        send = b'{"QueueUrl": "http://localhost/000000000000/letters", "MessageBody": "hello"}'
+        target = {"x-amz-target": "AmazonSQS.SendMessage", "content-type": "application/x-amz-json-1.0"}
+        sqs = SqsApi(behind, SqsSettings())(Request("POST", "/", "", target, send, "127.0.0.1:1"))
+        assert isinstance(http, Awaitable)
+        assert isinstance(sqs, Awaitable)
+        asking = [asyncio.ensure_future(http), asyncio.ensure_future(sqs)]
+        await asyncio.wait(asking, timeout=0.1)
+        behind.metadata.committed = apply  # type: ignore[method-assign]
+        for entries in held:
+            behind.metadata.committed(entries)
+        assert [response.status for response in await asyncio.gather(*asking)] == [200, 200]
+
+
+async def test_a_topic_that_no_node_has_is_unknown(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        for broker in cluster.brokers.values():
+            answer = RestApi(broker, {})(Request("GET", "/topics/nothing", "", {}, b"", "127.0.0.1:1"))
+            response = answer if isinstance(answer, Response) else await answer
+            assert response.status == 404

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from alpacamq.broker.metadata import quorum
 from alpacamq.broker.partition import disk_watch
 from alpacamq.broker.partition.leader import append
+from alpacamq.broker.replication.following import Following
 from alpacamq.model.errors import DataInDoubt, DiskFull, StorageFailed
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Record, write_batch
@@ -136,9 +138,52 @@ async def test_a_failed_flush_moves_the_leader_before_the_next_heartbeat(
             with pytest.raises(DataInDoubt):
                 await append(partition, batch())
         await led_by_another(cluster, failed)
-        # It takes no writes until it is restarted, and is fetched again then.
-        await cluster.kill(failed)
-        await cluster.start(failed)
+        # It is emptied and fetched again: what the failed flush has left does not matter then.
+        await in_sync_again(cluster, failed)
+        assert partition.log.in_doubt is None
+        assert partition.log.end_offset == (await cluster.led("orders")).end_offset
+        await cluster.move_leader("orders", 0, failed)
+        await append(await cluster.led("orders"), batch())
+
+
+async def test_a_replica_whose_flushes_keep_failing_is_not_fetched_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
+        failed = cluster.leader_id("orders")
+        partition = await cluster.led("orders")
+        disk = cluster[failed]._disk
+        sync = disk.sync
+
+        def refuse(descriptor: int) -> None:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            (failing if "orders-0" in str(path) and path.suffix == ".log" else sync)(descriptor)
+
+        with monkeypatch.context() as patch, capture_logs() as logged:
+            patch.setattr(disk, "sync", refuse)
+            with pytest.raises(DataInDoubt):
+                await append(partition, batch())
+            await led_by_another(cluster, failed)
+
+            def rebuilt() -> int:
+                return sum(
+                    each["event"] == "replica_rebuilt" and each["log_level"] == "warning" for each in logged
+                )
+
+            await cluster.until(
+                lambda: any(each["event"] == "replica_truncated" for each in logged), "the log is emptied"
+            )
+            await cluster.until(lambda: partition.log.in_doubt, "in doubt again")
+            following = partition.following
+            assert isinstance(following, Following)
+            await cluster.until(following.may_rebuild, "the controller knows")
+            following.drive()
+            assert not following.is_cutting
+            assert rebuilt() == 1
+        # Later it is tried again.
+        following._rebuild_again_ms = 0
         await in_sync_again(cluster, failed)
 
 

@@ -295,6 +295,45 @@ async def test_a_queue_forgets_what_the_only_replica_of_a_partition_has_lost(tmp
         await cluster[other].queues.settled()
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["moved", "killed"])
+async def test_a_redrive_continues_when_its_queue_gets_another_broker(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=2)
+        await cluster.create("orders.dlq", partitions=2)
+        messages = sorted(b"%d" % number for number in range(40))
+        for number, message in enumerate(messages):
+            await sent(cluster[1], "orders.dlq", message, partition=number % 2)
+        dead = QueueId("queue", "orders.dlq")
+        hosting = await broker_of(cluster, dead)
+        away, other = await others(cluster, dead)
+        task = await away.queues.start_redrive("orders.dlq", target="orders", messages_per_second=20)
+
+        async def found() -> RedriveTask:
+            (found,) = await other.queues.redrives()
+            return found
+
+        async def has_begun() -> bool:
+            return (await found()).moved > 3
+
+        async def ended() -> RedriveTask | None:
+            now = await found()
+            return None if now.state == "running" else now
+
+        await eventually(has_begun)
+        if is_killed:
+            await cluster.kill(hosting.settings.node_id)
+        else:
+            index = shard_of(cluster, dead)
+            await cluster.move_leader(QUEUES_TOPIC, index, other.settings.node_id)
+        done = await eventually(ended, within_s=60)
+        assert (done.id, done.state, done.moved, done.failure) == (task.id, "completed", 40, "")
+        moved = await received(other, 40, QUEUE)
+        assert sorted(value for value in values(moved) if value is not None) == messages
+        assert await other.queues.receive(QUEUE) == []
+
+
 async def test_dead_letters_go_to_a_topic_of_another_broker_and_back(tmp_path: Path) -> None:
     async with three_brokers(tmp_path) as cluster:
         await cluster.create("orders", assignments=ONE_EACH, overrides={"queue.max.deliveries": "1"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.read.record_reader import Limits
 from alpacamq.broker.remote import reads as module
 from alpacamq.broker.remote.read_values import Bounds, FetchedBatches, ReadBounds
@@ -77,6 +78,23 @@ async def test_the_bounds_of_every_partition_are_known_on_every_broker(tmp_path:
             assert [each.high_watermark for each in found] == [1, 2, 3, 4]
             assert [each.messages for each in found] == [1, 2, 3, 4]
             assert all(each.size_bytes > 0 for each in found)
+
+
+async def test_bounds_wait_until_a_new_leader_knows_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise a client would miss records that the former leader has acknowledged."""
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        spread(cluster, 1)
+        await filled(cluster, 1)
+        answers: list[bool] = []
+        monkeypatch.setattr(
+            Partition, "covers_former_epochs", property(lambda _: answers.pop() if answers else True)
+        )
+        for node in cluster.nodes.values():
+            answers += [True, False, False]
+            assert len(known(await node.reads.bounds([place()]))) == 1
+            assert not answers
 
 
 async def test_a_thousand_partitions_cost_one_call_per_leader(

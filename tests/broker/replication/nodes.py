@@ -157,7 +157,13 @@ class ReplicaNode:
             file_defaults={},
             has_contact=lambda: self.has_contact,
         )
-        self.fetches = ReplicaFetches(self.topics, self.threads)
+        self.fetches = ReplicaFetches(
+            self.topics,
+            self.threads,
+            self.replication.stats,
+            self.replication.leader_throttle,
+            self.replication.now_ms,
+        )
         local = LocalNode(self.id, "cluster", bytes([node_id]) * 16)
         values = Values([Heartbeat, *read_values.VALUES])
         self.peers = Peers(Dialler(lambda: local, SECRET, values, random=lambda: 0.0))
@@ -219,10 +225,12 @@ class ReplicaNode:
 class ReplicaCluster:
     """Three brokers and the controller."""
 
-    def __init__(self, root: Path, *, flush: FlushPolicy = FlushPolicy.ACK) -> None:
+    def __init__(
+        self, root: Path, *, flush: FlushPolicy = FlushPolicy.ACK, clock: TestClock | None = None
+    ) -> None:
         self.root = root
         self.flush = flush
-        self.clock = TestClock()
+        self.clock = clock or TestClock()
         self.changes: list[Change] = []
         self.disks: dict[int, SystemDisk] = {}
         self.nodes: dict[int, ReplicaNode] = {}

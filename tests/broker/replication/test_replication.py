@@ -4,15 +4,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from alpacamq.broker.partition.appends import Acks
 from alpacamq.broker.partition.housekeeping import Housekeeping
 from alpacamq.broker.partition.leader import Partition, delete_before
+from alpacamq.broker.replication.in_sync import LOG_AGAIN_MS
 from alpacamq.broker.replication.service import FlushPolicy
-from alpacamq.cluster.commands import AlterPartitions, IsrMember, IsrProposal
+from alpacamq.cluster.commands import AlterPartitions, Failure, IsrMember, IsrProposal
 from alpacamq.model.batch import stamp_producer
 from alpacamq.model.errors import (
     DamagedLog,
+    IneligibleReplica,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -434,6 +437,21 @@ async def test_a_follower_behind_the_start_of_its_leader_begins_there(tmp_path: 
         await until(lambda: cluster.in_sync() == {1, 2}, "the follower in sync")
 
 
+async def test_a_refusal_of_the_controller_is_logged_when_it_is_new_and_then_rarely(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, 1, 2) as cluster:
+        cluster.create(1, 2)
+        leader = await cluster.leader()
+        proposals = cluster.nodes[1].replication._proposals
+        disk, lag = (
+            Failure.of(IneligibleReplica(f"broker 2 cannot be in sync: {why}")) for why in ("disk", "lag")
+        )
+        with capture_logs() as logged:
+            for now_ms in range(0, 2 * LOG_AGAIN_MS, 250):
+                proposals._report(leader, disk, now_ms)
+            proposals._report(leader, lag, 2 * LOG_AGAIN_MS)
+        assert [each["reason"].rpartition(" ")[2] for each in logged] == ["disk", "disk", "lag"]
+
+
 async def test_a_leader_knows_its_followers(tmp_path: Path) -> None:
     async with a_cluster(tmp_path, 1, 2, 3) as cluster:
         cluster.create(1, 2, 3)
@@ -455,7 +473,11 @@ async def test_partitions_at_rest_are_named_once(tmp_path: Path, monkeypatch: py
         busy = await cluster.leader(3)
         await produce(busy, b"v")
         [session] = cluster.nodes[1].fetches._sessions.values()
-        await until(lambda: len(session._followed) == 150, "the positions of all partitions")
+        # A position of a partition that is not open yet is sent again.
+        await until(
+            lambda: sum(each.partition is not None for each in session._followed.values()) == 150,
+            "the positions of all partitions",
+        )
         named: list[int] = []
         take = session._take
 

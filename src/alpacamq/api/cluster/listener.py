@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from alpacamq.api.listening import BACKLOG, take_address
+from alpacamq.api.listening import ListenerSettings, ListeningSocket
+from alpacamq.api.tls import ListenerTls
 from alpacamq.broker.peers import handshake
 from alpacamq.broker.peers.connection import (
     CALL,
@@ -43,6 +44,7 @@ from alpacamq.broker.peers.handshake import (
     encode_refusal,
 )
 from alpacamq.broker.peers.values import InvalidValue, Values, error_to_bytes
+from alpacamq.model.address import Address
 from alpacamq.model.errors import (
     AlpacaError,
     InconsistentClusterId,
@@ -376,9 +378,11 @@ class ClusterListener:
         service: Service,
         stats: ListenerStats | None = None,
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
+        tls: ListenerTls | None = None,
     ) -> None:
-        self._host = host
-        self._port = port
+        address = Address(host, port)
+        settings = ListenerSettings(name="cluster", address=address, tls=tls, remedy="change cluster.listen")
+        self._listening = ListeningSocket(settings, stats)
         self._local = local
         self._secret = secret
         self._service = service
@@ -402,17 +406,15 @@ class ClusterListener:
 
     def bind(self) -> tuple[str, int]:
         """Bind the address and return it, with the actual port if 0 was requested. `run` serves nodes."""
-        self._socket = take_address(self._host, self._port, "change cluster.listen")
-        return self._host, self._socket.getsockname()[1]
+        bound = self._listening.bind()
+        return bound.host, bound.port
 
     async def run(self) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            server = await loop.create_server(
-                lambda: _Arrival(self, loop), sock=self._socket, backlog=BACKLOG
-            )
+            server = await self._listening.accept(lambda: _Arrival(self, loop))
             self.listening.set()
             try:
                 while True:

@@ -5,11 +5,14 @@ answered once: with records, with the point where the logs diverge, or with an e
 session what changed, so that those at rest cost nothing. A request waits until there is an answer; the next
 request ends its wait. New watermarks travel with other answers, or when a wait ends.
 
+A position of a replica that is throttled is answered once there is room for its records.
+
 Records go from file to socket. What was written before the last start is verified first, and damaged bytes
 are never sent.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -34,6 +37,7 @@ from alpacamq.protocol.fetch_codec import (
 )
 from alpacamq.protocol.framing import read_request_header
 from alpacamq.protocol.replica_fetch_codec import VERSION, PartitionKey
+from alpacamq.replication.throttle import Throttle
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ReplicationStats
 
@@ -75,6 +79,7 @@ class _Followed:
         "diverging",
         "error",
         "is_answered",
+        "is_postponed",
         "is_verifying",
         "key",
         "partition",
@@ -88,6 +93,8 @@ class _Followed:
         self.wanted = PartitionWanted(key[1], -1, 0, -1, -1, 0)
         self.is_answered = False
         self.is_verifying = False
+        # Whether it waits for room in the throttle.
+        self.is_postponed = False
         # Answers that are known before anything is read.
         self.error: AlpacaError | None = None
         self.diverging: tuple[int, int] | None = None
@@ -110,6 +117,9 @@ class Session:
         # Positions that may have an answer now, in order; and those whose watermark or start has moved.
         self._due: dict[_Followed, None] = {}
         self._stale: dict[_Followed, None] = {}
+        # Positions that wait for room in the throttle, in order.
+        self._postponed: dict[_Followed, None] = {}
+        self._resume_timer: asyncio.TimerHandle | None = None
         # The request that waits.
         self._parked: tuple[Answer, int, FetchCall] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,10 +134,12 @@ class Session:
         self._followed.clear()
         self._due.clear()
         self._stale.clear()
+        self._postponed.clear()
         self._parked = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._resume_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._resume_timer = None
         self._fetches.left(self)
 
     # Requests.
@@ -161,6 +173,8 @@ class Session:
         followed.is_answered = False
         followed.error = followed.diverging = None
         followed.attempts = 0
+        self._postponed.pop(followed, None)
+        followed.is_postponed = False
         try:
             partition = self._attach(followed)
             followed.diverging = partition.fetched_by(
@@ -200,6 +214,7 @@ class Session:
         if followed is not None:
             self._due.pop(followed, None)
             self._stale.pop(followed, None)
+            self._postponed.pop(followed, None)
             if followed.partition is not None:
                 followed.partition.detach(self)
                 del self._by_partition[followed.partition]
@@ -208,9 +223,10 @@ class Session:
 
     def log_changed(self, partition: Partition) -> None:
         followed = self._by_partition.get(partition)
-        if followed is not None and not followed.is_answered:
-            self._due[followed] = None
-            self._serve_soon()
+        if followed is None or followed.is_answered or (followed.is_postponed and partition.is_leading):
+            return
+        self._due[followed] = None
+        self._serve_soon()
 
     def watermark_changed(self, partition: Partition) -> None:
         if (followed := self._by_partition.get(partition)) is not None:
@@ -262,7 +278,8 @@ class Session:
             except AlpacaError as error:
                 fetched, records = _failure(followed, error), None
             if fetched is None:
-                if slices and not followed.is_verifying and self._has_more(followed):
+                is_waiting = followed.is_verifying or followed.is_postponed
+                if slices and not is_waiting and self._has_more(followed):
                     break  # its next batch does not fit
                 del self._due[followed]
                 continue
@@ -289,6 +306,13 @@ class Session:
         if end_offset <= wanted.fetch_offset:
             return None, None
         max_bytes = min(room, wanted.max_bytes)
+        throttle, now_ms = self._fetches.throttle, self._fetches.now_ms()
+        is_throttled = throttle.rate is not None and partition.is_throttled(self.node_id)
+        if is_throttled:
+            max_bytes = min(max_bytes, throttle.room(now_ms))
+            if not max_bytes:
+                self._postpone(followed, throttle.wait_ms(now_ms))
+                return None, None
         records = partition.read(wanted.fetch_offset, max_bytes, end_offset, at_least_one=first)
         if records is None:
             return None, None
@@ -296,7 +320,24 @@ class Session:
             followed.is_verifying = True
             self._connection.spawn(self._verify(followed, wanted, partition, records))
             return None, None
+        if is_throttled:
+            throttle.copied(records.length)
         return _state(followed, partition, records_bytes=records.length), records
+
+    def _postpone(self, followed: _Followed, wait_ms: int) -> None:
+        followed.is_postponed = True
+        self._postponed[followed] = None
+        if self._resume_timer is None:
+            self._resume_timer = self._loop.call_later(wait_ms / 1000, self._resume)
+
+    def _resume(self) -> None:
+        """Try again to answer positions that were postponed."""
+        self._resume_timer = None
+        for followed in self._postponed:
+            followed.is_postponed = False
+            self._due[followed] = None
+        self._postponed.clear()
+        self._serve_soon()
 
     def _has_more(self, followed: _Followed) -> bool:
         partition = followed.partition
@@ -386,12 +427,22 @@ class ReplicaFetches:
     """Serves the fetches of all followers; `on_connection` takes over their connections."""
 
     def __init__(
-        self, topics: LedPartitions, executor: Executor, stats: ReplicationStats | None = None
+        self,
+        topics: LedPartitions,
+        executor: Executor,
+        stats: ReplicationStats,
+        throttle: Throttle,
+        now_ms: Callable[[], int],
     ) -> None:
-        """Find partitions in `topics`, and verify stored bytes in `executor`."""
+        """Find partitions in `topics`, and verify stored bytes in `executor`.
+
+        `throttle` limits what all followers together get for replicas that are not in sync.
+        """
         self.topics = topics
         self.executor = executor
-        self.stats = stats or ReplicationStats()
+        self.stats = stats
+        self.throttle = throttle
+        self.now_ms = now_ms
         self._shared: Shared | None = None
         self._sessions: dict[Connection, Session] = {}
 

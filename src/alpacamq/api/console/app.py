@@ -56,7 +56,8 @@ _POLICY = (
 )
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
-    ("X-Content-Type-Options", "nosniff"),
+    # For browsers that do not know frame-ancestors.
+    ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from alpacamq.security.principals import Principal
+
 PROBLEM_JSON = "application/problem+json"
 
 # The length of a query is bounded by that of the target; this bounds the number of its fields.
@@ -42,7 +44,18 @@ class Refused(Exception):
 class Request:
     """One complete request."""
 
-    __slots__ = ("_query", "body", "headers", "method", "path", "peer", "query_string")
+    __slots__ = (
+        "_query",
+        "authentication",
+        "body",
+        "has_tls",
+        "headers",
+        "method",
+        "path",
+        "peer",
+        "principal",
+        "query_string",
+    )
 
     def __init__(
         self,
@@ -62,6 +75,11 @@ class Request:
         self.body = body
         # IP:PORT of the client.
         self.peer = peer
+        # Whether it came over TLS, and the principal of the client's certificate, if it has one.
+        self.has_tls = False
+        self.principal: Principal | None = None
+        # Whether its listener requires authentication; None if security.authentication decides.
+        self.authentication: bool | None = None
         self._query: Mapping[str, list[str]] | None = None
 
     @property

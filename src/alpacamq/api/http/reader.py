@@ -27,6 +27,8 @@ MAX_UNREAD_BYTES = 64 * KIB
 MAX_UNREAD_PORTIONS = 64
 # Requests answered per turn before other connections get theirs.
 TURN_REQUESTS = 64
+# And how long it may parse: chunks of single bytes take a hundred times as long as others.
+TURN_SECONDS = 0.004
 # A body may take longer than the timeout of the head if it arrives at this rate.
 MIN_BODY_BYTES_PER_SECOND = 64 * KIB
 # Unread responses; beyond this no further request is started.

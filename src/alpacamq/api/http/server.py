@@ -9,14 +9,16 @@ otherwise a disconnect would go unnoticed.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
+from time import monotonic
 from typing import NamedTuple, cast
 
-from alpacamq.api.listening import BACKLOG, ConnectionLimit, take_address
-from alpacamq.model.address import Address
+from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
+from alpacamq.broker.quotas import Quotas
+from alpacamq.model.address import Address, client_host
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats
 
@@ -31,6 +33,7 @@ from .reader import (
     PORTION_BYTES,
     RETRY_AFTER_SECONDS,
     TURN_REQUESTS,
+    TURN_SECONDS,
     Arrival,
     HttpLimits,
     Persistence,
@@ -89,7 +92,10 @@ def _status_and_type(status: int, content_type: str) -> bytes:
     except ValueError:
         phrase = ""
     lines = f"HTTP/1.1 {status} {phrase}\r\n".encode()
-    return lines if status in _BODILESS else lines + _header("Content-Type", content_type)
+    if status in _BODILESS:
+        return lines
+    # Message contents must never be taken for a page or a script.
+    return lines + _header("Content-Type", content_type) + _header("X-Content-Type-Options", "nosniff")
 
 
 def _header(name: str, value: str) -> bytes:
@@ -128,13 +134,20 @@ class Backlog:
             view = memoryview(data)
             self._unread.extend(view[at : at + PORTION_BYTES] for at in range(0, size, PORTION_BYTES))
 
-    def next(self, now: float) -> Arrival | None:
-        """Return the next complete request, or None."""
+    @property
+    def has_unread(self) -> bool:
+        """Whether received bytes are yet to be parsed."""
+        return bool(self._unread)
+
+    def next(self, now: float, until: float) -> Arrival | None:
+        """Return the next complete request; None if there is none, or if parsing takes until `until`."""
         arrivals, unread = self.reader.arrivals, self._unread
         while unread and not arrivals:
             data = unread.popleft()
             self._unread_bytes -= len(data)
             self.reader.feed(data, now)
+            if monotonic() > until:
+                break
         return arrivals.popleft() if arrivals else None
 
     def refuse(self, refusal: Refused) -> None:
@@ -180,6 +193,9 @@ class Draining:
 log = get_logger(__name__)
 
 _NO_PLACE = problem(503, "too many connections", (("Retry-After", str(RETRY_AFTER_SECONDS)),))
+_OVER_QUOTA = problem(
+    429, "the quota of connections is exceeded", (("Retry-After", str(RETRY_AFTER_SECONDS)),)
+)
 _INTERNAL_ERROR = problem(500, "internal error; see the log of the broker")
 
 
@@ -211,8 +227,12 @@ class Answered(NamedTuple):
 class Connection(asyncio.Protocol):
     """The asyncio protocol of one accepted socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, shared: Shared, authentication: bool | None = None
+    ) -> None:
         self._loop = loop
+        # Of the listener.
+        self._authentication = authentication
         self._shared = shared
         self._stats = shared.stats
         self._out: list[bytes] = []
@@ -233,17 +253,22 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # None: already disconnected
-        self._peer = str(Address(host, port))
+        self._host = client_host(str(host))
+        self._peer = str(Address(self._host, port))
+        self._has_tls = transport.get_extra_info("ssl_object") is not None
+        self._principal = transport.get_extra_info("principal")
         shared = self._shared
         self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
-        if not shared.connection_limit.has_place(self._now):
-            self._send(_NO_PLACE, Persistence.CLOSE)
+        is_within_quota = shared.connection_limit.is_within_quota(self._host)
+        if not (is_within_quota and shared.connection_limit.has_place(self._now)):
+            self._send(_NO_PLACE if is_within_quota else _OVER_QUOTA, Persistence.CLOSE)
             self._flush()
             self._end()
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
         shared.connections.add(self)
+        shared.connection_limit.opened(host)
         if self._stats is not None:
             self._stats.opened += 1
 
@@ -255,14 +280,21 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         if self in self._shared.connections:
             self._shared.connections.discard(self)
+            self._shared.connection_limit.closed(self._host)
             if self._stats is not None:
                 self._stats.shut += 1
 
     @property
     def idle_since(self) -> float | None:
-        """When the last response was sent; None while a request is in progress."""
-        is_idle = self._backlog.is_empty and self._backlog.reader.phase is Phase.BETWEEN
-        return self._active_at if is_idle and not (self.is_closed or self._is_busy) else None
+        """When the last response was sent or the last byte of a head came; None while a request is served."""
+        if self.is_closed:
+            return None
+        if self._lingers_until is not None:
+            return 0.0  # it has its last response, and goes before all others
+        phase = self._backlog.reader.phase
+        if self._is_busy or not self._backlog.is_empty or phase is Phase.BODY:
+            return None
+        return self._active_at if phase is Phase.BETWEEN else self._now
 
     def evict(self) -> None:
         """Close the connection in favour of another client."""
@@ -350,14 +382,17 @@ class Connection(asyncio.Protocol):
     def _answer_requests(self) -> None:
         backlog = self._backlog
         left = TURN_REQUESTS
+        until = monotonic() + TURN_SECONDS
         while not self._is_busy and not self.is_closed:
             if not left:
                 self._take_turn_soon()
                 return
             left -= 1
-            arrival = backlog.next(self._now)
+            arrival = backlog.next(self._now, until)
             if arrival is None:
-                if backlog.reader.awaits_continue:
+                if backlog.has_unread:
+                    self._take_turn_soon()
+                elif backlog.reader.awaits_continue:
                     backlog.reader.awaits_continue = False
                     self._out.append(CONTINUE)
                 return
@@ -371,6 +406,9 @@ class Connection(asyncio.Protocol):
         if isinstance(request, Refused):
             self._refuse(request)
             return
+        request.has_tls = self._has_tls
+        request.principal = self._principal
+        request.authentication = self._authentication
         try:
             answer = self._shared.app(request)
         except Exception as error:  # noqa: BLE001 - a bug costs one request
@@ -483,12 +521,17 @@ class Connection(asyncio.Protocol):
         self._task = self._answering = None
 
 
+def remedy_of(section: str) -> str:
+    """Return what to do if the first listener of an API cannot be bound."""
+    return f"change {section}.listen (--{section} HOST:PORT), or disable this API ({section}.enabled = false)"
+
+
 # Interval of checks for slow and idle connections; a fraction of the shortest timeout.
 _MAX_SWEEP_SECONDS = 1.0
 
 
 class HttpListener:
-    """One listening socket and every connection accepted on it."""
+    """The listening sockets of one API, and every connection accepted on them."""
 
     def __init__(
         self,
@@ -498,8 +541,8 @@ class HttpListener:
         section: str = "http",
         stats: ListenerStats | None = None,
     ) -> None:
-        self._host = host
-        self._port = port
+        first = ListenerSettings(name=section, address=Address(host, port), remedy=remedy_of(section))
+        self._sockets = [ListeningSocket(first, stats)]
         # The section of its configuration.
         self._section = section
         self._limits = limits
@@ -507,36 +550,49 @@ class HttpListener:
         self._shared: Shared | None = None
         self.listening = asyncio.Event()
 
+    @classmethod
+    def of(
+        cls,
+        listeners: Sequence[ListenerSettings],
+        limits: HttpLimits,
+        section: str,
+        stats: ListenerStats | None,
+    ) -> "HttpListener":
+        """Return an API with several listeners."""
+        made = cls("", 0, limits, section, stats)
+        made._sockets = [ListeningSocket(each, stats) for each in listeners]
+        return made
+
     def bind(self) -> tuple[str, int]:
-        """Bind the address and return it, with the actual port if 0 was requested. `run` serves clients."""
-        self._socket = take_address(
-            self._host,
-            self._port,
-            f"change {self._section}.listen (--{self._section} HOST:PORT), "
-            f"or disable this API ({self._section}.enabled = false)",
-        )
-        return self._host, self._socket.getsockname()[1]
+        """Bind the addresses and return the first, with the actual port if 0 was requested."""
+        self.addresses = {each.settings.name: each.bind() for each in self._sockets}
+        first = self.addresses[self._sockets[0].settings.name]
+        return first.host, first.port
 
     async def run(self, app: App) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             shared = self._shared = Shared(self._section, app, self._limits, tasks, self._stats)
-            server = await loop.create_server(
-                lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
-            )
-            self.listening.set()
+            servers = []
             try:
+                for each in self._sockets:
+                    factory = partial(Connection, loop, shared, each.settings.authentication)
+                    servers.append(await each.accept(factory))
+                self.listening.set()
                 await self._watch_over(shared)
             finally:
-                server.close()
+                for server in servers:
+                    server.close()
                 for connection in list(shared.connections):
                     connection.shut_down()
 
-    def switch_to(self, app: App) -> None:
-        """Pass all further requests to another app."""
+    def switch_to(self, app: App, quotas: Quotas | None = None) -> None:
+        """Pass all further requests to another app, and enforce the quotas of connections."""
         assert self._shared is not None, "not running"
         self._shared.app = app
+        if quotas is not None:
+            self._shared.connection_limit.enforce(quotas)
 
     async def _watch_over(self, shared: Shared) -> None:
         """Check for slow and idle connections until cancelled."""

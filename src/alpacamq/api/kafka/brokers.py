@@ -8,14 +8,13 @@ from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.errors import AlpacaError, NotLeader
 from alpacamq.model.ids import BrokerId
 
-from .call import Backend
+from .call import KAFKA_LISTENER, Backend
 
-KAFKA_LISTENER = "kafka"
 NO_LEADER = -1
 
 
 class BrokerNode(NamedTuple):
-    """A broker with the address for Kafka clients."""
+    """A broker with the address for the clients of one listener."""
 
     id: int
     host: str
@@ -24,41 +23,50 @@ class BrokerNode(NamedTuple):
     is_fenced: bool = False
 
 
-def node_in(image: ClusterImage, broker_id: int) -> BrokerNode | None:
-    """Return a registered broker; None if it has no address for Kafka clients."""
+def node_in(image: ClusterImage, broker_id: int, listener: str) -> BrokerNode | None:
+    """Return a registered broker; None if it has no address for Kafka clients.
+
+    A broker without a listener of that name is reached through its first.
+    """
     broker = image.brokers.get(BrokerId(broker_id))
-    if broker is None or (endpoint := broker.endpoint(KAFKA_LISTENER)) is None:
+    if broker is None:
+        return None
+    if (endpoint := broker.endpoint(listener) or broker.endpoint(KAFKA_LISTENER)) is None:
         return None
     return BrokerNode(broker.id, endpoint.host, endpoint.port, broker.rack or None, broker.is_fenced)
 
 
-def own_node(backend: Backend) -> BrokerNode:
+def own_node(backend: Backend, listener: str) -> BrokerNode:
     """Return this broker. It answers, so clients may use it whatever the metadata says."""
     broker = backend.broker.topics.image.brokers.get(BrokerId(backend.node_id))
     rack = None if broker is None else broker.rack or None
-    return BrokerNode(backend.node_id, backend.host, backend.port, rack)
+    address = backend.others.get(listener)
+    if address is None:
+        return BrokerNode(backend.node_id, backend.host, backend.port, rack)
+    return BrokerNode(backend.node_id, address.host, address.port, rack)
 
 
-def live_node(backend: Backend, broker_id: int) -> BrokerNode | None:
-    """Return a broker that clients can use; None for others."""
+def live_node(backend: Backend, broker_id: int, listener: str) -> BrokerNode | None:
+    """Return a broker that clients of a listener can use; None for others."""
     if broker_id == backend.node_id:
-        return own_node(backend)
-    node = node_in(backend.broker.topics.image, broker_id)
+        return own_node(backend, listener)
+    node = node_in(backend.broker.topics.image, broker_id, listener)
     return None if node is None or node.is_fenced else node
 
 
-def live_nodes(backend: Backend) -> list[BrokerNode]:
-    """Return the brokers that clients can use, by id."""
+def live_nodes(backend: Backend, listener: str) -> list[BrokerNode]:
+    """Return the brokers that clients of a listener can use, by id."""
     ids = sorted({backend.node_id, *backend.broker.topics.image.brokers})
-    return [node for broker_id in ids if (node := live_node(backend, broker_id)) is not None]
+    return [node for broker_id in ids if (node := live_node(backend, broker_id, listener)) is not None]
 
 
-def all_nodes(backend: Backend) -> list[BrokerNode]:
+def all_nodes(backend: Backend, listener: str) -> list[BrokerNode]:
     """Return the registered brokers that have an address for Kafka clients, fenced ones included."""
     image = backend.broker.topics.image
     nodes = []
     for broker_id in sorted({backend.node_id, *image.brokers}):
-        node = own_node(backend) if broker_id == backend.node_id else node_in(image, broker_id)
+        is_own = broker_id == backend.node_id
+        node = own_node(backend, listener) if is_own else node_in(image, broker_id, listener)
         if node is not None:
             broker = image.brokers.get(BrokerId(broker_id))
             nodes.append(node._replace(is_fenced=broker is not None and broker.is_fenced))
@@ -68,7 +76,7 @@ def all_nodes(backend: Backend) -> list[BrokerNode]:
 def controller_node(backend: Backend) -> int:
     """Return the broker to send requests for the controller to: any can take them and forwards them."""
     controller_id = backend.broker.metadata.controller_id
-    if controller_id is None or live_node(backend, controller_id) is None:
+    if controller_id is None or live_node(backend, controller_id, KAFKA_LISTENER) is None:
         return backend.node_id
     return controller_id
 
@@ -124,7 +132,7 @@ def preferred_replica(
         node.id
         for replica in state.isr
         if replica != own_id
-        and (node := node_in(image, replica)) is not None
+        and (node := node_in(image, replica, KAFKA_LISTENER)) is not None
         and node.rack == client_rack
         and not node.is_fenced
     ]
@@ -145,7 +153,7 @@ def leader_hint(error: AlpacaError) -> LeaderHint | None:
     return None
 
 
-def hinted_nodes(image: ClusterImage, leaders: Iterable[int]) -> list[BrokerNode]:
+def hinted_nodes(image: ClusterImage, leaders: Iterable[int], listener: str) -> list[BrokerNode]:
     """Return the addresses of leaders that responses name, each once."""
-    found = (node_in(image, leader) for leader in sorted(set(leaders)))
+    found = (node_in(image, leader, listener) for leader in sorted(set(leaders)))
     return [node for node in found if node is not None]

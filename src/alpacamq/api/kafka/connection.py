@@ -10,21 +10,25 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from mmap import mmap
 from time import monotonic
 from typing import Protocol, cast
 
-from alpacamq.api.listening import BACKLOG, ConnectionLimit, take_address
+from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
 from alpacamq.broker.access import Caller
+from alpacamq.broker.quotas import ClientLimits, Quotas
+from alpacamq.model.address import Address, client_host
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.security.principals import ANONYMOUS
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
+from .call import KAFKA_LISTENER
 from .inbox import LARGE_BYTES, SCRATCH_BYTES, Buffers, Inbox, InFlight
-from .outbox import Outbox, Piece, release, size_of
+from .outbox import Outbox, Piece, SocketOutbox, TransportOutbox, release, size_of
 from .turns import Abandoned, Turns, Work
 
 
@@ -110,6 +114,11 @@ TURN_SECONDS = 0.004
 LAST_RESPONSE_SECONDS = 0.3
 # Of a client that has yet to authenticate: its largest messages are those of SASL.
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
+# How soon a throttled connection learns that quotas have changed.
+MUTE_CHECK_SECONDS = 5.0
+
+
+_FIRST = ListenerSettings(name=KAFKA_LISTENER, address=Address("", 0))
 
 
 class Limits(Protocol):
@@ -191,9 +200,13 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, shared: Shared, listener: ListenerSettings = _FIRST
+    ) -> None:
         self._loop = loop
         self._shared = shared
+        # The listener that the client came through.
+        self.listener = listener
         self._limits = shared.limits
         self._inbox = Inbox(shared.scratch, shared.limits.max_request_bytes)
         self._answers: deque[Answer] = deque()
@@ -205,6 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_turn = False
         self._send_due = False
         self._large: mmap | None = None
+        self._tls_outbox: TransportOutbox | None = None
         self._room_bytes = 0
         self._close_listeners: list[Callable[[], None]] = []
         # By the system clock: the loop's own clock stands still during a turn.
@@ -218,30 +232,58 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         # Until when requests are served; afterwards only those that authenticate the client.
         self.admitted_until = inf
+        # Since when the client has to authenticate; None if it has.
+        self._stranger_since: float | None = None
         # Why it is closed once its responses are sent.
         self._close_reason: str | None = None
+        # The quotas of its client, as of the last request; None if there are none.
+        self.limits: ClientLimits | None = None
+        # Since when the client is to be charged for the time of its turn, and for how much of those before.
+        self._charged_at = 0.0
+        self._uncharged_seconds = 0.0
+        # While it is throttled: the timer that ends it, and when it is over.
+        self._mute_timer: asyncio.TimerHandle | None = None
+        self._muted_until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # None: already disconnected
-        self.peer_host = str(host)
-        # Who the client is; it may say so later.
-        self.caller = Caller(ANONYMOUS, self.peer_host)
+        self.peer_host = client_host(str(host))
+        # Who the client is: by its certificate, or it may say so later.
+        self.caller = Caller(transport.get_extra_info("principal") or ANONYMOUS, self.peer_host)
         self.peer = f"{host}:{port}"
-        if not self._shared.connection_limit.has_place(self._active_at):
+        limit = self._shared.connection_limit
+        if not (limit.is_within_quota(self.peer_host) and limit.has_place(self._active_at)):
             self._refuse()
             return
-        descriptor = transport.get_extra_info("socket").fileno()
         try:
-            self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
+            self._outbox = self._make_outbox()
         except OSError:  # no descriptor left for the duplicate
-            self._shared.connection_limit.refused()
+            limit.refused()
             self._refuse()
             return
         self._shared.connections.add(self)
+        limit.opened(self.peer_host)
         if self._stats is not None:
             self._stats.opened += 1
         self._shared.requests.opened(self)
+
+    def _make_outbox(self) -> Outbox:
+        if self._transport.get_extra_info("ssl_object") is not None:
+            self._tls_outbox = TransportOutbox(
+                self._loop, self._transport, drained=self._review, broken=self._send_failed
+            )
+            return self._tls_outbox
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        return SocketOutbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
+
+    def pause_writing(self) -> None:
+        if self._tls_outbox is not None:
+            self._tls_outbox.blocked()
+
+    def resume_writing(self) -> None:
+        if self._tls_outbox is not None:
+            self._tls_outbox.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         if self in self._shared.connections:
@@ -302,9 +344,48 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._continue()
 
+    def mute(self, milliseconds: int) -> None:
+        """Read and start no request for some time, because of a quota. Responses are sent."""
+        if self.is_closed or not milliseconds:
+            return
+        self._muted_until = max(self._muted_until, self._loop.time() + milliseconds / 1000)
+        if self._mute_timer is None:
+            self._set_mute_timer()
+            if not self._in_turn:
+                self._review()
+
+    def _set_mute_timer(self) -> None:
+        at = min(self._muted_until, self._loop.time() + MUTE_CHECK_SECONDS)
+        self._mute_timer = self._loop.call_at(at, self._check_mute)
+
+    def _check_mute(self) -> None:
+        self._mute_timer = None
+        if self.is_closed:
+            return
+        if self._loop.time() < self._muted_until and self.limits is not None and self.limits.is_current:
+            self._set_mute_timer()
+            return
+        self._muted_until = 0.0
+        self._active_at = monotonic()
+        self._review()
+
+    def charge_time(self) -> int:
+        """Charge the client for the time of its turns since the last call; return how long to throttle it."""
+        limits = self.limits
+        if limits is None or limits.request is None or not self._in_turn:
+            return 0
+        now = monotonic()
+        seconds, self._charged_at = now - self._charged_at, now
+        return limits.request.charge(seconds)
+
+    def charge_from_now(self) -> None:
+        """Begin to charge the client for time."""
+        self._charged_at = monotonic()
+
     def require_authentication(self) -> None:
         """Serve only requests that authenticate the client, and only small ones."""
         self.admitted_until = -inf
+        self._stranger_since = monotonic()
         most = min(MAX_UNAUTHENTICATED_BYTES, self._limits.max_request_bytes)
         self._inbox.limit(most, "the limit before authentication is")
 
@@ -312,6 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         """Serve requests of `caller` that arrive before `until`."""
         self.caller = caller
         self.admitted_until = until
+        self._stranger_since = None
         self._inbox.limit(self._limits.max_request_bytes, "kafka.max_request_bytes is")
 
     def work(self, frame: memoryview) -> Work:
@@ -399,15 +481,22 @@ class Connection(asyncio.BufferedProtocol):
             self._count_sent()
             self._active_at = now
         if now - self._active_at > limits.idle_timeout_ms / 1000 and (
-            not self._answers or self._outbox.is_blocked
+            not (self._answers or self._mute_timer) or self._outbox.is_blocked
         ):
             self.close(f"idle for {limits.idle_timeout_ms} ms (kafka.idle_timeout_ms)")
         elif self._inbox.is_inside_frame and not (self._held or self._paused):
             overtime = now - self._frame_began_at - limits.frame_timeout_ms / 1000
             if overtime > self._inbox.received_bytes / MIN_BYTES_PER_SECOND:
                 self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
-        elif self._held and self._outbox.is_abandoned:
+        elif self._is_overdue(now):
+            self.close("the client did not authenticate in time (kafka.frame_timeout_ms)")
+        elif (self._held or self._mute_timer is not None) and self._outbox.is_abandoned:
             self.close("the client disconnected while it waited")
+
+    def _is_overdue(self, now: float) -> bool:
+        """Return whether a client has not authenticated in time. Not while its password is checked."""
+        since = self._stranger_since
+        return since is not None and not self._held and now - since > self._limits.frame_timeout_ms / 1000
 
     def check_pace(self, now: float) -> None:
         """Close a connection that holds request memory others wait for and does not send.
@@ -432,12 +521,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _continue(self) -> None:
         """Continue with frames that arrived while the connection was held or over a limit."""
-        if not (self.is_closed or self._held):
+        if not (self.is_closed or self._held or self._mute_timer is not None):
             self._inbox.reopen()
             self._turn()
 
     def _turn(self) -> None:
         self._in_turn = True
+        if self.limits is not None:
+            self._charged_at = monotonic() - self._uncharged_seconds
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -448,10 +539,13 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("connection_crashed", peer=self.peer)
             self.close("internal error")
         self._end_turn()
+        if self.limits is not None:
+            # The rest is charged with the next request: the responses of this turn are complete.
+            self._uncharged_seconds = monotonic() - self._charged_at
         self._in_turn = False
         if self.is_closed:
             return
-        if not self._awaits_room:
+        if not (self._awaits_room or self._mute_timer is not None):
             self._make_room()
         self._inbox.park()
         self._review()
@@ -468,13 +562,13 @@ class Connection(asyncio.BufferedProtocol):
         """Handle arrived frames; return True if a limit stopped it that no longer applies."""
         over_limit = False
         until = monotonic() + TURN_SECONDS
-        while not self._held:
+        while not (self._held or self._mute_timer is not None):
             if over_limit := self._is_over_limit():
                 break
             if (frame := self._inbox.next_frame()) is None:
                 break
             self._frame_began_at = self._active_at  # the next frame follows
-            self.has_asked = True
+            self.has_asked = self.admitted_until > 0  # not as long as the client has yet to log in
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
@@ -559,7 +653,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close_if_sent()
         if self.is_closed:
             return
-        pause = self._held or self._awaits_room or self._is_over_limit()
+        pause = self._held or self._awaits_room or self._mute_timer is not None or self._is_over_limit()
         if pause == self._paused:
             return
         self._paused = pause
@@ -581,9 +675,13 @@ class Connection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         self.is_closed = True
         self._shared.connections.discard(self)
+        self._shared.connection_limit.closed(self.peer_host)
         if self._stats is not None:
             self._stats.shut += 1
             self._count_sent()
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
         # Free memory now: this object lives until the garbage collector finds its cycles.
         self._inbox.drop()
         self._large = None
@@ -604,33 +702,48 @@ _MAX_SWEEP_SECONDS = 5.0
 
 
 class Listener:
-    """One listening socket and every connection accepted on it."""
+    """The listening sockets of the Kafka API, and every connection accepted on them."""
 
     def __init__(self, host: str, port: int, limits: Limits, stats: ListenerStats | None = None) -> None:
-        self._host = host
-        self._port = port
+        remedy = "change kafka.listen (--kafka HOST:PORT)"
+        first = ListenerSettings(name=KAFKA_LISTENER, address=Address(host, port), remedy=remedy)
+        self._sockets = [ListeningSocket(first, stats)]
         self._limits = limits
         self._stats = stats
         self.listening = asyncio.Event()
 
-    def bind(self) -> tuple[str, int]:
-        """Bind the address and return it, with the actual port if 0 was requested. `run` serves clients."""
-        self._socket = take_address(self._host, self._port, "change kafka.listen (--kafka HOST:PORT)")
-        return self._host, self._socket.getsockname()[1]
+    @classmethod
+    def of(
+        cls, listeners: Sequence[ListenerSettings], limits: Limits, stats: ListenerStats | None
+    ) -> "Listener":
+        """Return the API with several listeners."""
+        made = cls("", 0, limits, stats)
+        made._sockets = [ListeningSocket(each, stats) for each in listeners]
+        return made
 
-    async def run(self, requests: Requests) -> None:
-        """Serve until cancelled."""
+    def bind(self) -> tuple[str, int]:
+        """Bind the addresses and return the first, with the actual port if 0 was requested."""
+        self.addresses = {each.settings.name: each.bind() for each in self._sockets}
+        first = self.addresses[self._sockets[0].settings.name]
+        return first.host, first.port
+
+    async def run(self, requests: Requests, quotas: Quotas | None = None) -> None:
+        """Serve until cancelled, connections within their quotas if they are given."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             shared = Shared(loop, requests, self._limits, SCRATCH_BYTES, tasks, self._stats)
-            server = await loop.create_server(
-                lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
-            )
-            self.listening.set()
+            if quotas is not None:
+                shared.connection_limit.enforce(quotas)
+            servers = []
             try:
+                for each in self._sockets:
+                    factory = partial(Connection, loop, shared, each.settings)
+                    servers.append(await each.accept(factory))
+                self.listening.set()
                 await self._watch_over(shared)
             finally:
-                server.close()
+                for server in servers:
+                    server.close()
                 for connection in list(shared.connections):
                     connection.close("the broker is shutting down")
 

@@ -4,6 +4,7 @@ Records are slices of files that go to the socket by sendfile; their bytes are n
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from alpacamq.broker.readable import Readable
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, InvalidRequest
+from alpacamq.model.names import id_of, topic_of
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries
 from alpacamq.protocol.fetch_codec import (
@@ -37,7 +39,7 @@ from alpacamq.telemetry.tracing import ClientApi
 
 from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
-from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
+from .fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessions
 from .operations import topic_refusal
 from .outbox import Piece
 from .turns import Work
@@ -53,6 +55,9 @@ PARTITIONS_AT_ONCE = 128
 # A slice keeps its file open until it is sent. More records are left to the next fetch.
 MAX_SLICES = 128
 VERIFY_ATTEMPTS = 3
+# Rules are often changed one after another: fetches that wait are checked once for all of this time.
+RIGHTS_DELAY_SECONDS = 0.05
+CHECKED_AT_ONCE = 100
 _READ_COMMITTED = 1
 
 
@@ -82,8 +87,16 @@ class PendingFetch:
         header: RequestHeader,
         call: FetchCall,
         session: FetchSession | None,
+        waiting: "set[PendingFetch]",
+        tenant: str | None,
     ) -> None:
+        # Part of the names of topics; not part of those in the response.
+        self._prefix = b""
+        if tenant is not None and header.api_version < TOPIC_IDS_FROM:
+            self._prefix = topic_of(tenant, "").encode()
         self._broker = broker
+        # Of all connections; it is among them while it waits.
+        self._waiting = waiting
         self._connection = connection
         self._answer = answer
         self._header = header
@@ -117,6 +130,7 @@ class PendingFetch:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._call.max_wait_ms / 1000
         try:
+            self._waiting.add(self)
             for topic, wanted in list(self._wanted()):
                 await work.pause()
                 # From the start: records that arrive while other partitions are read must not be missed.
@@ -168,6 +182,7 @@ class PendingFetch:
             if (partition := self._find(topic, wanted.partition)) is not None:
                 partition.watch(self, self._wake)
                 self._watched.append(partition)
+        self._waiting.add(self)
         self._timer = asyncio.get_running_loop().call_later(self._call.max_wait_ms / 1000, self._time_is_up)
         self._connection.on_close(self._leave)
 
@@ -191,7 +206,18 @@ class PendingFetch:
         self._answer.begin_now()
         self._answer_with(self._gather())
 
+    def rights_changed(self) -> None:
+        """Respond now if the client has lost the right to a topic that it waits for."""
+        known: dict[bytes, AlpacaError | None] = {}
+        if self._limited is None or not any(self._refusal(topic, known) for topic, _ in self._wanted()):
+            return
+        if self._timer is not None:
+            self._time_is_up()
+        else:
+            self._woken.set()
+
     def _leave(self) -> None:
+        self._waiting.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         for partition in self._watched:
@@ -379,26 +405,40 @@ class PendingFetch:
             news.append(part)
         topics: list[tuple[bytes, list[PartitionFetched]]] = []
         leaders = set()
+        prefix = self._prefix
         for part in news:
             yield
             if part.fetched.current_leader is not None:
                 leaders.add(part.fetched.current_leader[0])
             if part.records is not None:
                 self._tell_traces(part)
-            if not topics or topics[-1][0] != part.topic:
-                topics.append((part.topic, []))
+            topic = part.topic.removeprefix(prefix) if prefix else part.topic
+            if not topics or topics[-1][0] != topic:
+                topics.append((topic, []))
             topics[-1][1].append(part.fetched)
         pieces = yield from encode_fetch_response_in_slices(
             self._header.api_version,
             self._header.correlation_id,
-            0,
+            0 if self._connection.limits is None else self._charge(news),
             0,
             NO_SESSION if session is None else session.id,
             topics,
-            hinted_nodes(self._broker.topics.image, leaders) if leaders else (),
+            hinted_nodes(self._broker.topics.image, leaders, self._connection.listener.name)
+            if leaders
+            else (),
         )
         slices = [part.records for part in news if part.records is not None]
         return woven(pieces, slices)
+
+    def _charge(self, sent: list[Found]) -> int:
+        """Count the bytes of a response, and throttle the connection; return for how long."""
+        throttle_ms = self._connection.charge_time()
+        limits = self._connection.limits
+        if limits is not None and limits.fetch is not None:
+            size = sum(part.fetched.records_bytes for part in sent)
+            throttle_ms = max(throttle_ms, limits.fetch.charge(size))
+        self._connection.mute(throttle_ms)
+        return throttle_ms
 
     def _count(self, part: Found) -> None:
         _, fetched, records, partition, offset = part
@@ -456,12 +496,25 @@ def woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:
     return woven
 
 
+def _answer_throttled(
+    connection: "Connection", answer: "Answer", header: RequestHeader, session_id: int, throttle_ms: int
+) -> None:
+    """Respond without partitions, and throttle the connection."""
+    connection.mute(throttle_ms)
+    answer.fill(
+        encode_fetch_response(header.api_version, header.correlation_id, throttle_ms, 0, session_id, [])
+    )
+
+
 class FetchRequests:
     """Handles Fetch requests of all connections."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sessions = FetchSessions()
+        self._waiting: set[PendingFetch] = set()
+        self._is_checking = False
+        broker.access.subscribe(self._rights_changed)
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
         """Start a request."""
@@ -521,7 +574,18 @@ class FetchRequests:
             if call.replica_id >= 0:
                 raise InvalidRequest("replicas fetch from the cluster listener")
             by_id = header.api_version >= TOPIC_IDS_FROM
-            session = self._sessions.open(call, by_id=by_id, owner=connection.caller.name)
+            fetch_limit = None if connection.limits is None else connection.limits.fetch
+            throttle_ms = 0 if fetch_limit is None else fetch_limit.wait_ms()
+            if throttle_ms and call.session_epoch == INITIAL_EPOCH:
+                # Without a session: the client repeats the request, and expects no partitions.
+                _answer_throttled(connection, answer, header, NO_SESSION, throttle_ms)
+                return None
+            owner = connection.caller.name
+            if (tenant := self._broker.access.tenant_of(connection.caller)) is not None:
+                owner = id_of(tenant, owner)
+                if not by_id:
+                    call = _of_tenant(tenant, call)
+            session = self._sessions.open(call, by_id=by_id, owner=owner)
         except AlpacaError as error:
             answer.refused(code_of(error))
             answer.fill(
@@ -530,4 +594,36 @@ class FetchRequests:
                 )
             )
             return None
-        return PendingFetch(self._broker, connection, answer, header, call, session)
+        if throttle_ms:
+            session_id = NO_SESSION if session is None else session.id
+            _answer_throttled(connection, answer, header, session_id, throttle_ms)
+            return None
+        if fetch_limit is not None:
+            call = call._replace(max_bytes=min(call.max_bytes, fetch_limit.burst))
+        return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
+
+    def _rights_changed(self) -> None:
+        if self._waiting and not self._is_checking:
+            self._is_checking = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(RIGHTS_DELAY_SECONDS, self._check_rights, deque(self._waiting))
+
+    def _check_rights(self, waiting: deque[PendingFetch]) -> None:
+        """Check the rights of fetches that wait, some at a time; those that came later have the new ones."""
+        # A change from now on needs another check.
+        self._is_checking = False
+        for _ in range(min(len(waiting), CHECKED_AT_ONCE)):
+            pending = waiting.popleft()
+            if pending in self._waiting:
+                pending.rights_changed()
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._check_rights, waiting)
+
+
+def _of_tenant(tenant: str, call: FetchCall) -> FetchCall:
+    """Return a request of a tenant's client with the stored names of topics."""
+    prefix = topic_of(tenant, "").encode()
+    return call._replace(
+        topics=[(prefix + name, partitions) for name, partitions in call.topics],
+        forgotten=[(prefix + name, indexes) for name, indexes in call.forgotten],
+    )

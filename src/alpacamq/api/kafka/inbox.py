@@ -91,6 +91,16 @@ class InFlight:
 SCRATCH_BYTES = 256 << 10
 LARGE_BYTES = 64 << 10
 _SIZE = Struct(">i")
+# How clients begin that use another protocol.
+_FOREIGN_BYTES = 3
+_FOREIGN = {
+    b"\x16\x03\x01": "TLS",
+    b"\x16\x03\x03": "TLS",
+    b"GET": "HTTP",
+    b"POS": "HTTP",
+    b"PUT": "HTTP",
+    b"PRI": "HTTP",
+}
 
 _POOLED = 8
 _POOLED_BYTES = 2 << 20
@@ -201,6 +211,9 @@ class Inbox:
             return None
         (size,) = _SIZE.unpack_from(self._view, self._at)
         if not 0 <= size <= self._max_frame_bytes:
+            found = _FOREIGN.get(size.to_bytes(4, "big", signed=True)[:_FOREIGN_BYTES])
+            if found is not None:
+                raise ProtocolError(f"the client sends {found} to a plain Kafka listener")
             raise ProtocolError(f"a frame claims {size} bytes; {self._limit_name} {self._max_frame_bytes}")
         start = self._at + _SIZE.size
         if size > left - _SIZE.size:

@@ -31,7 +31,7 @@ def topic_refusal(
     if name_of_id is not None:
         if access.may_topic(caller, operation, name_of_id):
             return None
-        if access.may_topic(caller, Operation.DESCRIBE, name_of_id):
+        if access.sees_topic(caller, Operation.DESCRIBE, name_of_id):
             return not_allowed(operation, name_of_id)
     return UnknownTopicId(f"no topic has the id {key.hex()}")
 
@@ -42,7 +42,7 @@ def not_allowed(operation: Operation, topic: str) -> AlpacaError:
 
 def may_create(access: Access, caller: Caller, topic: str) -> bool:
     """Return whether a client may create a topic: it needs the right to it, or to the cluster."""
-    return access.may_cluster(caller, Operation.CREATE) or access.may_topic(caller, Operation.CREATE, topic)
+    return access.may_or_on_cluster(caller, Operation.CREATE, ResourceType.TOPIC, topic)
 
 
 async def check_described(backend: Backend, call: Call, topics: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ def cluster_operations(backend: Backend, call: Call, *, asked: bool) -> int:
     """
     if not asked:
         return OPERATIONS_NOT_ASKED_FOR
-    if not backend.broker.access.may_cluster(call.caller, Operation.DESCRIBE):
+    if not backend.broker.access.sees_cluster(call.caller, Operation.DESCRIBE):
         return 0
     return _operations(backend, call, ResourceType.CLUSTER, CLUSTER_NAME)
 

@@ -1,13 +1,16 @@
-"""The send queue of a connection: bytes from memory, and slices of log files by sendfile.
+"""The send queue of a connection: bytes from memory, and slices of log files.
 
-The socket is a duplicate of the transport's, because the event loop's transports have no sendfile.
-Nothing is written through the transport, so that the order of bytes is decided here only.
+On a plain connection slices go out by sendfile. The socket is a duplicate of the transport's, because the
+event loop's transports have no sendfile. Nothing is written through the transport, so that the order of bytes
+is decided here only. With TLS everything goes through the transport, which encrypts it: slices are read in
+portions, no more of them than the client takes.
 """
 
 import asyncio
 import errno
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -19,6 +22,10 @@ Piece = bytes | bytearray | memoryview | Readable
 _GATHERED = 64
 # Bytes that one connection may send before others get their turn: a few milliseconds of copying.
 _TURN_BYTES = 2 << 20
+# With TLS: bytes that are read and encrypted at once, those that the transport may hold, and a turn.
+_PORTION_BYTES = 256 << 10
+_HELD_BYTES = 64 << 10
+_TLS_TURN_BYTES = 1 << 20
 
 
 def size_of(piece: Piece) -> int:
@@ -32,20 +39,17 @@ def release(pieces: Iterable[Piece]) -> None:
             piece.release()
 
 
-class Outbox:
+class Outbox(ABC):
     """An ordered queue of bytes and file slices, sent as fast as the client reads."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        descriptor: int,
         *,
         drained: Callable[[], None],
         broken: Callable[[OSError], None],
     ) -> None:
         self._loop = loop
-        self._socket = socket.socket(fileno=os.dup(descriptor))
-        self._socket.setblocking(False)
         self._queue: deque[Piece] = deque()
         self._sent_of_head = 0
         self._waiting = False
@@ -60,14 +64,9 @@ class Outbox:
         return self._waiting
 
     @property
+    @abstractmethod
     def is_abandoned(self) -> bool:
         """Whether the client has disconnected, as far as can be detected without reading."""
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
 
     @property
     def queued_pieces(self) -> int:
@@ -84,8 +83,34 @@ class Outbox:
         if not self._waiting:
             self._send()
 
+    @abstractmethod
     def close(self) -> None:
         """Drop unsent data and release the files and the socket."""
+
+    @abstractmethod
+    def _send(self) -> None: ...
+
+
+class SocketOutbox(Outbox):
+    """Sends through a duplicate of the socket, with sendfile."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        descriptor: int,
+        *,
+        drained: Callable[[], None],
+        broken: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(loop, drained=drained, broken=broken)
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._socket.setblocking(False)
+
+    @property
+    def is_abandoned(self) -> bool:
+        return _has_ended(self._socket)
+
+    def close(self) -> None:
         if self._waiting:
             self._loop.remove_writer(self._socket.fileno())
             self._waiting = False
@@ -181,3 +206,118 @@ class Outbox:
 def _part(piece: bytes | bytearray | memoryview, start: int, most: int) -> bytes | bytearray | memoryview:
     """Return up to `limit` bytes of a piece from `start` on, without a copy."""
     return piece if not start and len(piece) <= most else memoryview(piece)[start : start + most]
+
+
+def _has_ended(connected: socket.socket) -> bool:
+    """Return whether the other side has disconnected and everything that it has sent was read."""
+    try:
+        return not connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class TransportOutbox(Outbox):
+    """Sends through a transport with TLS. Its protocol calls `blocked` and `writable`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        *,
+        drained: Callable[[], None],
+        broken: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(loop, drained=drained, broken=broken)
+        self._transport = transport
+        transport.set_write_buffer_limits(_HELD_BYTES)
+        self._is_blocked = False
+        self._is_closed = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        connected = socket.socket(fileno=self._transport.get_extra_info("socket").fileno())
+        try:
+            return _has_ended(connected)
+        finally:
+            connected.detach()  # it is the transport's
+
+    def close(self) -> None:
+        self._is_closed = True
+        release(self._queue)
+        self._queue.clear()
+
+    def blocked(self) -> None:
+        """Note that the transport holds enough bytes."""
+        self._is_blocked = self._waiting = True
+
+    def writable(self) -> None:
+        """Send more: the client has taken what the transport held."""
+        self._is_blocked = False
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._is_blocked or self._is_closed or not self._waiting:
+            return
+        self._waiting = False
+        self._send()
+        if not (self._waiting or self._is_closed):
+            self._drained()
+
+    def _send(self) -> None:
+        budget = _TLS_TURN_BYTES
+        try:
+            while self._queue and not self._is_blocked:
+                if budget <= 0:
+                    self._waiting = True
+                    self._loop.call_soon(self._resume)
+                    return
+                portion = self._next_portion()
+                self.queued_bytes -= len(portion)
+                self.sent_bytes += len(portion)
+                budget -= len(portion)
+                self._transport.write(portion)
+        except OSError as error:
+            self._broken(error)
+
+    def _next_portion(self) -> bytes | bytearray | memoryview:
+        """Take bytes from the queue: a part of a slice, or of one or several pieces in memory."""
+        head = self._queue[0]
+        if isinstance(head, Readable):
+            return self._read(head)
+        start = self._sent_of_head
+        if len(head) - start >= _PORTION_BYTES or len(self._queue) == 1:
+            portion = _part(head, start, _PORTION_BYTES)
+            self._advance(len(portion))
+            return portion
+        joined = bytearray()
+        while self._queue and not isinstance(head := self._queue[0], Readable):
+            if len(joined) >= _PORTION_BYTES:
+                break
+            part = _part(head, self._sent_of_head, _PORTION_BYTES - len(joined))
+            joined += part
+            self._advance(len(part))
+        return joined
+
+    def _advance(self, taken: int) -> None:
+        self._sent_of_head += taken
+        head = self._queue[0]
+        if self._sent_of_head == size_of(head):
+            self._queue.popleft()
+            self._sent_of_head = 0
+            if isinstance(head, Readable):
+                head.release()
+
+    def _read(self, head: Readable) -> bytes:
+        size = min(head.length - self._sent_of_head, _PORTION_BYTES)
+        try:
+            portion = head.handle.read(size, head.position + self._sent_of_head)
+        except OSError as error:
+            head.failed(error)
+            raise
+        if not portion:
+            # The length of the response is sent already: the connection must be closed.
+            raise OSError(f"{head.path} ends before byte {head.position + head.length}")
+        self._advance(len(portion))
+        return portion

@@ -26,6 +26,7 @@ from alpacamq.broker.partition.validation import (
     needs_unpacking,
     unpacked,
 )
+from alpacamq.broker.quotas import ClientLimits
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.broker.transactions import retry_if_marker_written
@@ -49,12 +50,14 @@ from alpacamq.model.errors import (
     PeerUnavailable,
     ProducerFenced,
     RequestTimedOut,
+    TenantStorageFull,
     TransactionAbortable,
     TransactionalIdNotAuthorized,
     UnknownBroker,
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.names import id_of, localized, topic_of
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries, ProtocolError
@@ -145,10 +148,12 @@ class PendingProduce:
         "_leaders",
         "_missing",
         "_stats",
+        "_tenant",
         "_topics",
         "_version",
         "awaits",
         "client_id",
+        "throttle_ms",
     )
 
     def __init__(
@@ -158,7 +163,9 @@ class PendingProduce:
         answer: "Answer | None",
         header: RequestHeader,
         call: ProduceCall,
+        tenant: str | None,
     ) -> None:
+        self._tenant = tenant
         self._connection = connection
         self._answer = answer
         self._version = header.api_version
@@ -171,6 +178,7 @@ class PendingProduce:
         self._missing = 1  # the request itself, until all its batches are staged
         self.awaits = Acks.ALL if call.acks == ACKS_ALL else Acks.LEADER
         self.client_id = header.client_id
+        self.throttle_ms = 0
 
     def topic(self, key: bytes) -> list[Entry]:
         """Add a list for the results of one more topic, filled by the caller."""
@@ -193,7 +201,7 @@ class PendingProduce:
         topics = [(key, [self._result(entry) for entry in entries]) for key, entries in self._entries]
         if self._answer is not None:
             frame = encode_produce_response(
-                self._version, self._correlation_id, topics, nodes=self._hinted_nodes()
+                self._version, self._correlation_id, topics, self.throttle_ms, self._hinted_nodes()
             )
             self._answer.fill((frame,))
         else:
@@ -210,14 +218,19 @@ class PendingProduce:
 
     def _result(self, entry: Entry) -> PartitionProduced:
         result = entry if isinstance(entry, PartitionProduced) else _result(*entry)
-        if result.error_code and self._stats is not None:
-            self._stats.refused(ErrorCode(result.error_code).name)
+        if result.error_code:
+            if self._stats is not None:
+                self._stats.refused(ErrorCode(result.error_code).name)
+            if self._tenant is not None and result.error_message is not None:
+                result = result._replace(error_message=localized(self._tenant, result.error_message))
         if result.current_leader is not None:
             self._leaders.add(result.current_leader[0])
         return result
 
     def _hinted_nodes(self) -> list[BrokerNode]:
-        return hinted_nodes(self._topics.image, self._leaders) if self._leaders else []
+        if not self._leaders:
+            return []
+        return hinted_nodes(self._topics.image, self._leaders, self._connection.listener.name)
 
 
 class LargeProduce(PendingProduce):
@@ -232,8 +245,9 @@ class LargeProduce(PendingProduce):
         answer: "Answer | None",
         header: RequestHeader,
         call: ProduceCall,
+        tenant: str | None,
     ) -> None:
-        super().__init__(topics, connection, answer, header, call)
+        super().__init__(topics, connection, answer, header, call, tenant)
         self.all_in = asyncio.Event()
 
     def _finish(self) -> None:
@@ -284,10 +298,19 @@ class LargeProduce(PendingProduce):
             NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
             for node in self._hinted_nodes()
         ]
-        response = ProduceResponse(responses=responses, node_endpoints=nodes)
+        response = ProduceResponse(
+            responses=responses, throttle_time_ms=self.throttle_ms, node_endpoints=nodes
+        )
         body = await work.run(encode_in_slices(response, self._version))
         api = APIS[ApiKey.PRODUCE]
         self._answer.fill((response_frame(api, self._version, self._correlation_id, body),))
+
+
+def _of_tenant(tenant: str, call: ProduceCall) -> ProduceCall:
+    """Return a request of a tenant's client with the stored name of its transactional id."""
+    if not call.transactional_id:
+        return call
+    return call._replace(transactional_id=id_of(tenant, call.transactional_id))
 
 
 def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:
@@ -333,6 +356,15 @@ def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> Parti
     )
 
 
+def _charge(connection: "Connection", limits: ClientLimits, size: int, throttle_ms: int) -> int:
+    """Count the bytes of a request, and throttle its connection; return for how long."""
+    if limits.produce is not None and (bytes_ms := limits.produce.charge(size)) > throttle_ms:
+        throttle_ms = bytes_ms
+    if throttle_ms:
+        connection.mute(throttle_ms)
+    return throttle_ms
+
+
 class ProduceRequests:
     """Handles Produce requests of all connections."""
 
@@ -353,11 +385,16 @@ class ProduceRequests:
                 work.drive(self._handle_in_slices(connection, header, connection.kept(frame), work))
             )
             return
+        if (tenant := self._broker.access.tenant_of(connection.caller)) is not None:
+            call = _of_tenant(tenant, call)
         answer = None if call.acks == ACKS_NONE else connection.reserve()
-        pending = PendingProduce(self._broker.topics, connection, answer, header, call)
+        pending = PendingProduce(self._broker.topics, connection, answer, header, call, tenant)
         deferred: list[Deferred] = []
-        for _ in self._stage(connection.caller, header, call, pending, deferred):
+        for _ in self._stage(connection.caller, header, call, pending, deferred, tenant):
             pass
+        if (limits := connection.limits) is not None:
+            throttle_ms = 0 if limits.request is None else connection.charge_time()
+            pending.throttle_ms = _charge(connection, limits, len(frame), throttle_ms)
         if deferred:
             connection.hold()
             connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
@@ -376,15 +413,20 @@ class ProduceRequests:
                 raise ProtocolError(
                     f"a Produce request must not name more than {MAX_PRODUCED_PARTITIONS} partitions"
                 )
+            if (tenant := self._broker.access.tenant_of(connection.caller)) is not None:
+                call = _of_tenant(tenant, call)
             answer = None if call.acks == ACKS_NONE else connection.reserve()
-            pending = LargeProduce(self._broker.topics, connection, answer, header, call)
+            pending = LargeProduce(self._broker.topics, connection, answer, header, call, tenant)
             deferred: list[Deferred] = []
-            for _ in self._stage(connection.caller, header, call, pending, deferred):
+            for _ in self._stage(connection.caller, header, call, pending, deferred, tenant):
                 if work.is_over:
                     self._broker.commit()
                     await work.pause()
             self._broker.commit()
             await self._append_in_slices(pending, header.api_version, call, deferred, work)
+            if (limits := connection.limits) is not None:
+                throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
+                pending.throttle_ms = _charge(connection, limits, len(frame), throttle_ms)
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -401,14 +443,20 @@ class ProduceRequests:
         call: ProduceCall,
         pending: PendingProduce,
         deferred: list[Deferred],
+        tenant: str | None,
     ) -> Iterator[None]:
         """Stage the batches of a request, with a stop after each; the rest goes to `deferred`."""
         now_ms = self._broker.clock.now_ms()
         topics = self._broker.topics
         find = topics.find
         is_limited = self._broker.access.limits(caller)
-        for key, partitions in call.topics:
-            entries = pending.topic(key)
+        # Added to names; ids are those of the topics of all tenants.
+        prefix = b""
+        if tenant is not None and header.api_version < TOPIC_IDS_FROM:
+            prefix = topic_of(tenant, "").encode()
+        for sent, partitions in call.topics:
+            entries = pending.topic(sent)
+            key = prefix + sent if prefix else sent
             yield
             if is_limited and (refusal := self._refusal(caller, header, call, key)) is not None:
                 for index, _ in partitions:
@@ -463,6 +511,11 @@ class ProduceRequests:
             try:
                 access.check_transactional_id(caller, write, call.transactional_id)
             except TransactionalIdNotAuthorized as error:
+                return error
+        if (tenant := access.tenant_of(caller)) is not None:
+            try:
+                self._broker.tenant_usage.check_storage_of(tenant)
+            except TenantStorageFull as error:
                 return error
         by_id = header.api_version >= TOPIC_IDS_FROM
         return topic_refusal(access, caller, write, key, self._broker.topics, by_id=by_id)

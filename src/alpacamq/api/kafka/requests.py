@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator,
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
 from alpacamq.protocol.notation import Array, Message, fields_of
-from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices
+from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices, run_to_end
 from alpacamq.telemetry.metrics import RequestStats
 
+from . import tenancy
 from .call import Backend, Call
 from .connection import Answer, Connection
 from .fetch import FetchRequests
@@ -21,10 +24,12 @@ from .handlers import (
     committed_offsets,
     configs,
     consumer_groups,
+    delegation_tokens,
     groups,
     metadata,
     offsets,
     quorum,
+    quotas,
     reassignments,
     share_groups,
     streams_groups,
@@ -40,6 +45,7 @@ from .share.requests import ShareRequests
 from .turns import TINY_REQUEST_BYTES, Work
 
 _ERROR_CODE = "error_code"
+_THROTTLE_TIME = "throttle_time_ms"
 
 
 class _Plan(NamedTuple):
@@ -139,6 +145,12 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
+    ApiKey.CREATE_DELEGATION_TOKEN: delegation_tokens.create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: delegation_tokens.renew_delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: delegation_tokens.expire_delegation_token,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: delegation_tokens.describe_delegation_token,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
 }
@@ -155,11 +167,14 @@ class KafkaRequests:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._access = backend.broker.access
         self._produce = ProduceRequests(backend.broker)
         self._fetch = FetchRequests(backend.broker)
         self._share = ShareRequests(backend.broker)
         self._sasl = SaslRequests(backend.broker.access)
+        self._audit = backend.broker.audit
         self.opened = self._sasl.opened
+        self._quotas = backend.broker.quotas
         self.end_turn = backend.broker.commit
         metrics = backend.broker.metrics
         self._stats: Mapping[int, RequestStats | None] = {
@@ -183,6 +198,15 @@ class KafkaRequests:
         if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         connection.request_stats = self._stats[api.key]
+        if self._audit is not None:
+            client_id = header.client_id or ""
+            self._audit.enter("kafka", api.name, client_id, header.correlation_id, connection.caller)
+        limits = connection.limits
+        if limits is None:
+            if self._quotas.is_active and is_admitted:
+                self._find_limits(connection, header.client_id)
+        elif not (is_admitted and limits.is_of(connection.caller.name, header.client_id)):
+            self._find_limits(connection, header.client_id if is_admitted else None)
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)
         elif api.key is ApiKey.PRODUCE:
@@ -201,12 +225,23 @@ class KafkaRequests:
         else:
             work = connection.work(frame)
             request = decode(api.request, header.api_version, frame, header.body_at)
+            if (tenant := self._access.tenant_of(connection.caller)) is not None:
+                request = run_to_end(tenancy.stored(tenant, request))
             response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
             if isinstance(response, Message):
-                _answer(connection.reserve(), api, header, response)
+                if tenant is not None:
+                    response = run_to_end(tenancy.local(tenant, response))
+                _answer(connection, api, header, response)
             else:
-                rest = _finish(connection, connection.reserve(), api, header, response, work, deque())
+                answer = connection.reserve()
+                rest = _finish(connection, answer, api, header, response, work, deque(), tenant)
                 self._later(connection, api, work.drive(rest))
+
+    def _find_limits(self, connection: Connection, client_id: str | None) -> None:
+        """Set the quotas of a connection; they are kept as long as they and its client are the same."""
+        if connection.limits is None:
+            connection.charge_from_now()
+        connection.limits = self._quotas.of(connection.caller, client_id)
 
     def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
         """Run the rest of a request as a task, while the connection is held."""
@@ -230,6 +265,8 @@ class KafkaRequests:
                 request = await work.run(
                     decode_in_slices(api.request, header.api_version, frame, header.body_at)
                 )
+                if (tenant := self._access.tenant_of(connection.caller)) is not None:
+                    request = await work.run(tenancy.stored(tenant, request))
             del frame
             connection.free_frame()
             response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
@@ -238,7 +275,7 @@ class KafkaRequests:
             raise
         used: deque[object] = deque((request,))
         del request
-        await _finish(connection, answer, api, header, response, work, used)
+        await _finish(connection, answer, api, header, response, work, used, tenant)
 
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:
@@ -250,7 +287,10 @@ class KafkaRequests:
         connection.reserve().fill((response_frame(api, 0, header.correlation_id, body),))
 
 
-def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:
+def _answer(connection: Connection, api: Api, header: RequestHeader, response: Message) -> None:
+    answer = connection.reserve()
+    if connection.limits is not None:
+        response = _throttled(connection, response, connection.charge_time())
     if answer.stats is not None:
         for code in error_codes(response):
             if code:
@@ -259,8 +299,25 @@ def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) 
     answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
 
 
+def _throttled(connection: Connection, response: Message, throttle_ms: int) -> Message:
+    """Throttle a connection, for the time that the response says if that is longer; return the response."""
+    said_ms: int = getattr(response, _THROTTLE_TIME, 0)
+    if throttle_ms > said_ms and hasattr(response, _THROTTLE_TIME):
+        response = msgspec.structs.replace(response, throttle_time_ms=throttle_ms)
+    connection.mute(max(throttle_ms, said_ms))
+    return response
+
+
 def _call(connection: Connection, header: RequestHeader, work: Work) -> Call:
-    return Call(header.api_version, header.client_id or "", connection.caller, work.pause)
+    limits = connection.limits
+    return Call(
+        header.api_version,
+        header.client_id or "",
+        connection.caller,
+        work.pause,
+        connection.listener.name,
+        None if limits is None else limits.mutation,
+    )
 
 
 async def _finish(
@@ -271,6 +328,7 @@ async def _finish(
     response: Message | Coroutine[Any, Any, Message],
     work: Work,
     used: deque[object],
+    tenant: str | None,
 ) -> None:
     """Send the response of a request, then free the messages in `used`."""
     try:
@@ -278,6 +336,11 @@ async def _finish(
             if api.key in RENDEZVOUS:
                 work.leave()  # it waits for requests that need a slot themselves
             response = await response
+        if tenant is not None:
+            response = await work.run(tenancy.local(tenant, response))
+        if (limits := connection.limits) is not None:
+            throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
+            response = _throttled(connection, response, throttle_ms)
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
         used.append(response)

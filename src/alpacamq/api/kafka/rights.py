@@ -26,6 +26,7 @@ ERRORS = {
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 
 
@@ -87,6 +88,8 @@ _CREATE_TOPIC = Need(Right(Operation.CREATE, _TOPIC), Right(Operation.CREATE, _C
 
 BY_ID = "by topic id"
 LISTED = "of all"
+FOR_ANOTHER = "for another owner"
+OF_ANOTHER = "of tokens of others"
 
 TABLE: tuple[Row, ...] = (
     Row(ApiKey.PRODUCE, (_WRITE_TOPIC,)),
@@ -155,8 +158,30 @@ TABLE: tuple[Row, ...] = (
     Row(ApiKey.TXN_OFFSET_COMMIT, (_WRITE_ID, _READ_GROUP, _READ_TOPIC)),
     Row(ApiKey.SASL_HANDSHAKE),
     Row(ApiKey.SASL_AUTHENTICATE),
+    Row(ApiKey.DESCRIBE_CLIENT_QUOTAS, (_need(Operation.DESCRIBE_CONFIGS, _CLUSTER),)),
+    Row(ApiKey.ALTER_CLIENT_QUOTAS, (_need(Operation.ALTER_CONFIGS, _CLUSTER),)),
     Row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (_DESCRIBE_CLUSTER,)),
     Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (_ALTER_CLUSTER,)),
+    Row(ApiKey.CREATE_DELEGATION_TOKEN),
+    Row(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        (_need(Operation.CREATE_TOKENS, ResourceType.USER),),
+        FOR_ANOTHER,
+    ),
+    Row(ApiKey.RENEW_DELEGATION_TOKEN),
+    Row(ApiKey.EXPIRE_DELEGATION_TOKEN),
+    Row(ApiKey.DESCRIBE_DELEGATION_TOKEN),
+    Row(
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        (
+            Need(
+                Right(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+                Right(Operation.DESCRIBE_TOKENS, ResourceType.USER),
+                Denied.LEFT_OUT,
+            ),
+        ),
+        OF_ANOTHER,
+    ),
     Row(ApiKey.DESCRIBE_ACLS, (_DESCRIBE_CLUSTER,)),
     Row(ApiKey.CREATE_ACLS, (_ALTER_CLUSTER,)),
     Row(ApiKey.DELETE_ACLS, (_ALTER_CLUSTER,)),

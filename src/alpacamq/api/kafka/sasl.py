@@ -1,9 +1,10 @@
-"""SASL: authenticates the client of a connection, by PLAIN or SCRAM, at its start and again later.
+"""SASL: authenticates the client of a connection, by a password or a token, at its start and again later.
 
 A client names a mechanism (SaslHandshake) and sends its messages in SaslAuthenticate requests; after version
 0 of SaslHandshake, which old clients use, as frames without a header. A refusal is answered with a short
-delay, and closes the connection. A connection that is authenticated keeps its user until its session ends,
-even if the user is deleted or gets another password, as in Kafka.
+delay, and closes the connection; a client of OAUTHBEARER gets the reason as a message first, which it
+answers. A connection that is authenticated keeps its user until its session ends, even if the user is deleted
+or gets another password, as in Kafka.
 """
 
 import asyncio
@@ -29,7 +30,9 @@ from alpacamq.protocol.messages.sasl import (
     SaslHandshakeResponse,
 )
 from alpacamq.protocol.schema import decode, encode
-from alpacamq.security.principals import MAX_NAME_LENGTH, Principal, user
+from alpacamq.security import oauth
+from alpacamq.security.api_keys import masked
+from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH, Principal, user
 from alpacamq.security.scram import NONCE_BYTES, Mechanism, ServerExchange
 from alpacamq.telemetry.logs import get_logger
 
@@ -38,13 +41,17 @@ from .connection import MAX_UNAUTHENTICATED_BYTES, Answer, Connection
 log = get_logger(__name__)
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *map(str, Mechanism))
+# All that this version knows; some need settings.
+MECHANISMS = (PLAIN, *map(str, Mechanism), oauth.MECHANISM)
 # Served before a client has authenticated; SaslHandshake and SaslAuthenticate, and which versions there are.
 BEFORE_AUTHENTICATION = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 # As connection.failed.authentication.delay.ms of Kafka: a client that tries again at once is slowed down.
 REFUSAL_DELAY_S = 0.1
 # A client may not keep the broker busy with authentication; as in Kafka.
 MIN_REAUTHENTICATION_S = 1.0
+# Of a token that is about to end, or has ended by as much as clocks may differ: clients authenticate again
+# shortly before the end, which must not be too early.
+MIN_SESSION_MS = 3000
 # From this version of SaslHandshake on, SASL messages are SaslAuthenticate requests.
 _WITH_HEADERS_FROM = 1
 _SIZE = Struct(">i")
@@ -57,6 +64,8 @@ class Phase(Enum):
     FIRST_MESSAGE = auto()
     # Of SCRAM: the proof that the client knows the password.
     PROOF = auto()
+    # Of OAUTHBEARER: that the client has seen why its token is refused.
+    ABORT = auto()
 
 
 @dataclass(slots=True)
@@ -71,6 +80,8 @@ class Session:
     exchange: ServerExchange | None = None
     # The user that the client says it is.
     name: str = ""
+    # Why its token is refused.
+    refusal: str = ""
     # The user of the connection, if it is authenticated.
     principal: Principal | None = None
 
@@ -82,17 +93,26 @@ class _Reply(NamedTuple):
     refusal: str | None = None
 
 
+def enabled_mechanisms(*, has_provider: bool) -> tuple[str, ...]:
+    """Return the mechanisms of listeners that do not say; OAUTHBEARER needs a provider of tokens."""
+    return MECHANISMS if has_provider else tuple(each for each in MECHANISMS if each != oauth.MECHANISM)
+
+
 class SaslRequests:
     """Serves SaslHandshake and SaslAuthenticate."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._lifetime_ms = access.settings.session_lifetime_ms
+        self._mechanisms = enabled_mechanisms(has_provider=access.tokens is not None)
         self._sessions: dict[Connection, Session] = {}
 
     def opened(self, connection: Connection) -> None:
-        """Let a client that must authenticate do nothing else first."""
-        if self._access.needs_authentication:
+        """Let a client that must authenticate do nothing else first. Some have, by a certificate."""
+        caller = connection.caller
+        if caller.principal != ANONYMOUS:
+            self._access.audit_login(caller.principal.name, caller.host, "certificate")
+        elif self._access.requires_login(connection.listener.authentication):
             connection.require_authentication()
 
     def expects_token(self, connection: Connection) -> bool:
@@ -104,7 +124,7 @@ class SaslRequests:
         """Return why a request of a connection that is not admitted is refused."""
         session = self._sessions.get(connection)
         if session is not None and session.principal is not None:
-            return f"{api.name} after the end of the session (security.session_lifetime_ms)"
+            return f"{api.name} after the end of the session (security.session_lifetime_ms, or of a token)"
         return f"{api.name} before authentication (security.authentication)"
 
     def handle_token(self, connection: Connection, frame: memoryview) -> None:
@@ -134,19 +154,16 @@ class SaslRequests:
             session = self._sessions[connection] = Session()
             connection.on_close(partial(self._forget, connection))
         now = monotonic()
+        mechanisms = self._mechanisms_of(connection)
         if session.phase is not Phase.HANDSHAKE:
-            response = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=MECHANISMS)
+            response = _handshake_response(ErrorCode.ILLEGAL_SASL_STATE, mechanisms)
             return _Reply(response, "a second SaslHandshake before the end of the first exchange")
         if session.principal is not None and (
-            not self._lifetime_ms or now - session.handshake_at < MIN_REAUTHENTICATION_S
+            connection.admitted_until == inf or now - session.handshake_at < MIN_REAUTHENTICATION_S
         ):
-            return _Reply(
-                SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=MECHANISMS)
-            )
-        if mechanism not in MECHANISMS:
-            response = SaslHandshakeResponse(
-                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
-            )
+            return _Reply(_handshake_response(ErrorCode.ILLEGAL_SASL_STATE, mechanisms))
+        if mechanism not in mechanisms:
+            response = _handshake_response(ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms)
             return _Reply(response, f"SASL mechanism {mechanism[:MAX_NAME_LENGTH]!r} is not supported")
         session.phase = Phase.FIRST_MESSAGE
         session.mechanism = mechanism
@@ -154,7 +171,12 @@ class SaslRequests:
         session.is_bare = version < _WITH_HEADERS_FROM
         if session.is_bare:
             connection.require_authentication()  # until the exchange ends, every frame is part of it
-        return _Reply(SaslHandshakeResponse(mechanisms=MECHANISMS))
+        return _Reply(_handshake_response(ErrorCode.NONE, mechanisms))
+
+    def _mechanisms_of(self, connection: Connection) -> tuple[str, ...]:
+        """Return the mechanisms by which clients of a listener can authenticate."""
+        allowed = connection.listener.mechanisms
+        return tuple(each for each in self._mechanisms if each in allowed) if allowed else self._mechanisms
 
     def _forget(self, connection: Connection) -> None:
         self._sessions.pop(connection, None)
@@ -191,42 +213,77 @@ class SaslRequests:
         """Answer later, and close the connection."""
         assert reply.refusal is not None
         session = self._sessions.get(connection)
-        log.info(
-            "authentication_failed",
-            peer=connection.peer,
-            user=session.name[:MAX_NAME_LENGTH] if session is not None else "",
-            mechanism=session.mechanism if session is not None else "",
-            reason=reply.refusal,
-        )
-        await asyncio.sleep(REFUSAL_DELAY_S)
+        if session is None or session.phase is not Phase.ABORT:  # otherwise it has been recorded
+            self._record_refusal(connection, session, reply.refusal)
+        # From its arrival on: how long it took to find out tells nothing about the user.
+        await asyncio.sleep(connection.received_at + REFUSAL_DELAY_S - monotonic())
         _fill(answer, request, reply)
         connection.close_after_responses(f"authentication failed: {reply.refusal}")
 
+    def _record_refusal(self, connection: Connection, session: Session | None, reason: str) -> None:
+        """Log and audit a refusal."""
+        name, how = ("", "") if session is None else (masked(session.name), session.mechanism)
+        name = name[:MAX_NAME_LENGTH]
+        log.info("authentication_failed", peer=connection.peer, user=name, mechanism=how, reason=reason)
+        self._access.audit_login(name, connection.peer_host, how or "SASL", reason)
+
     async def _next(self, connection: Connection, session: Session, token: bytes) -> _Reply:
         """Take the next message of an exchange."""
+        if session.phase is Phase.ABORT:
+            failed = ErrorCode.SASL_AUTHENTICATION_FAILED
+            response = SaslAuthenticateResponse(error_code=failed, error_message=session.refusal)
+            return _Reply(response, session.refusal)
         try:
+            last = b""
             if session.mechanism == PLAIN:
                 caller = await self._log_in(connection, session, token)
-                last = b""
+            elif session.mechanism == oauth.MECHANISM:
+                caller = await self._by_token(connection, session, token)
             elif session.phase is Phase.FIRST_MESSAGE:
                 challenge = self._challenge(connection, session, token)
                 return _Reply(SaslAuthenticateResponse(auth_bytes=challenge))
             else:
                 last = self._check_proof(connection, session, token)
-                caller = Caller(user(session.name), connection.peer_host)
+                caller = self._proved(connection, session)
             if session.principal not in (None, caller.principal):
                 raise AuthenticationFailed("a connection cannot change its user")
+            self._access.check_admitted(caller)
+            self._check_connections(connection, caller)
         except (AuthenticationFailed, RateLimited) as error:
+            if session.mechanism == oauth.MECHANISM:
+                return self._refused_token(connection, session, str(error))
             failed = ErrorCode.SASL_AUTHENTICATION_FAILED
             response = SaslAuthenticateResponse(error_code=failed, error_message=str(error))
             return _Reply(response, str(error))
+        self._access.audit_login(caller.principal.name, caller.host, session.mechanism)
         session.phase = Phase.HANDSHAKE
         session.exchange = None
         session.principal = caller.principal
-        until = monotonic() + self._lifetime_ms / 1000 if self._lifetime_ms else inf
+        lifetime_ms = self._lifetime_of(caller)
+        until = monotonic() + lifetime_ms / 1000 if lifetime_ms else inf
         if not connection.is_closed:
             connection.admit(caller, until)
-        return _Reply(SaslAuthenticateResponse(auth_bytes=last, session_lifetime_ms=self._lifetime_ms))
+        return _Reply(SaslAuthenticateResponse(auth_bytes=last, session_lifetime_ms=lifetime_ms))
+
+    def _lifetime_of(self, caller: Caller) -> int:
+        """Return how long a client is served before it has to authenticate again; 0 if it need not."""
+        if caller.remaining_ms is None:
+            return self._lifetime_ms
+        remaining_ms = max(caller.remaining_ms, MIN_SESSION_MS)
+        return min(remaining_ms, self._lifetime_ms) if self._lifetime_ms else remaining_ms
+
+    def _check_connections(self, connection: Connection, caller: Caller) -> None:
+        """Raise AuthenticationFailed if the tenant of a client has as many connections as it may."""
+        if (limit := self._access.connection_limit(caller)) is None:
+            return
+        tenant = self._access.tenant_of(caller)
+        count = sum(
+            session.principal is not None and self._access.tenant_of(each.caller) == tenant
+            for each, session in self._sessions.items()
+            if each is not connection
+        )
+        if count >= limit:
+            raise AuthenticationFailed(f"too many connections: the limit of the tenant is {limit}")
 
     async def _log_in(self, connection: Connection, session: Session, token: bytes) -> Caller:
         try:
@@ -239,19 +296,43 @@ class SaslRequests:
             raise AuthenticationFailed("acting for another user is not supported")
         return await self._access.log_in(session.name, password, connection.peer_host)
 
+    async def _by_token(self, connection: Connection, session: Session, message: bytes) -> Caller:
+        try:
+            first = oauth.parse_client_first(message)
+        except AuthenticationFailed:
+            self._access.failed(connection.peer_host)
+            raise
+        caller = await self._access.by_token(first.token, connection.peer_host)
+        session.name = caller.principal.name
+        if first.acts_for not in ("", session.name):
+            raise AuthenticationFailed("acting for another user is not supported")
+        return caller
+
+    def _refused_token(self, connection: Connection, session: Session, reason: str) -> _Reply:
+        """Return the error of a token as a message; the client answers it, and is refused then."""
+        self._record_refusal(connection, session, reason)
+        session.phase = Phase.ABORT
+        session.refusal = reason
+        if not connection.is_closed:
+            connection.require_authentication()
+        return _Reply(SaslAuthenticateResponse(auth_bytes=oauth.error_challenge(reason)))
+
     def _challenge(self, connection: Connection, session: Session, token: bytes) -> bytes:
         mechanism = Mechanism(session.mechanism)
         exchange = session.exchange = ServerExchange(mechanism)
         try:
             session.name = exchange.begin(token)
-            if exchange.extensions.get("tokenauth") == "true":
-                raise AuthenticationFailed("delegation tokens are not supported")
+            if exchange.is_token and self._access.settings.delegation is None:
+                raise AuthenticationFailed(
+                    "delegation tokens are not enabled (security.delegation_token_secret_file)"
+                )
         except AuthenticationFailed:
             self._access.failed(connection.peer_host)
             raise
         session.phase = Phase.PROOF
-        # An unknown user gets a challenge as well, which no password meets.
-        credential = self._access.credential(mechanism, session.name)
+        # An unknown user or token gets a challenge as well, which no password meets.
+        credential_of = self._access.token_credential if exchange.is_token else self._access.credential
+        credential = credential_of(mechanism, session.name)
         return exchange.challenge(credential, secrets.token_bytes(NONCE_BYTES))
 
     def _check_proof(self, connection: Connection, session: Session, token: bytes) -> bytes:
@@ -262,6 +343,17 @@ class SaslRequests:
         except AuthenticationFailed:
             self._access.failed(connection.peer_host)
             raise
+
+    def _proved(self, connection: Connection, session: Session) -> Caller:
+        """Return the client whose proof was right."""
+        assert session.exchange is not None
+        if session.exchange.is_token:
+            return self._access.by_delegation_token(session.name, connection.peer_host)
+        return Caller(user(session.name), connection.peer_host)
+
+
+def _handshake_response(code: ErrorCode, mechanisms: tuple[str, ...]) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=code, mechanisms=mechanisms)
 
 
 def _out_of_order(session: Session | None) -> _Reply:

@@ -74,7 +74,17 @@ class Turns:
 class Work:
     """The work on one request, in slices."""
 
-    __slots__ = ("_free_slices", "_goes_on", "_has_slot", "_is_wanted", "_slots", "_turns", "_until")
+    __slots__ = (
+        "_began_at",
+        "_free_slices",
+        "_goes_on",
+        "_has_slot",
+        "_is_wanted",
+        "_slots",
+        "_turns",
+        "_until",
+        "_used_seconds",
+    )
 
     def __init__(self, turns: Turns, is_wanted: Callable[[], bool], request_bytes: int) -> None:
         self._turns = turns
@@ -84,6 +94,13 @@ class Work:
         self._goes_on = request_bytes <= TINY_REQUEST_BYTES
         self._has_slot = False
         self._until = monotonic() + SLICE_SECONDS
+        # Time on the event loop up to the last stop, and when it went on.
+        self._used_seconds = self._began_at = 0.0
+
+    @property
+    def used_seconds(self) -> float:
+        """How long the request has used the event loop."""
+        return self._used_seconds + monotonic() - self._began_at
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +136,8 @@ class Work:
         left_seconds = SLICE_SECONDS
         error: BaseException | None = None
         while True:
-            self._until = monotonic() + left_seconds
+            self._began_at = monotonic()
+            self._until = self._began_at + left_seconds
             try:
                 waited_for = steps.send(None) if error is None else steps.throw(error)
             except StopIteration as end:
@@ -127,7 +145,9 @@ class Work:
                 return result
             finally:
                 error = None  # it references this frame
-            left_seconds = self._until - monotonic()
+            stopped_at = monotonic()
+            self._used_seconds += stopped_at - self._began_at
+            left_seconds = self._until - stopped_at
             try:
                 yield waited_for
             except BaseException as raised:  # noqa: BLE001 - for the coroutine to handle, a cancellation above all

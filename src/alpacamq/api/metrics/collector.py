@@ -169,7 +169,7 @@ class QueueCollector:
 
     async def collect(self, text: Exposition) -> int:
         """Add all metrics; return how many queues have no series of their own."""
-        queues = {each.queue: each for each in self._broker.queues.stats()}
+        queues = {each.queue: each for each in await self._broker.queues.stats()}
         totals = {queue: totals_of([stats]) for queue, stats in queues.items()}
         lengths = {queue: each.ready + each.in_flight for queue, each in totals.items()}
         chosen = await self._selection.choose(lengths)
@@ -418,6 +418,8 @@ async def collect_cluster(text: Exposition, broker: Broker) -> None:
     text.one(m.FOLLOWER_LAG_SECONDS, max((each.lag_ms for each in lags), default=0) / 1000)
     text.one(m.REPLICATION_IN, replication.received_bytes)
     text.one(m.REPLICATION_OUT, replication.stats.sent_bytes)
+    text.one(m.THROTTLED_IN, replication.follower_throttle.copied_bytes)
+    text.one(m.THROTTLED_OUT, replication.leader_throttle.copied_bytes)
     _collect_links(text, broker)
 
 
@@ -425,9 +427,21 @@ def _collect_metadata(text: Exposition, broker: Broker) -> None:
     metadata, access = broker.metadata, broker.access
     text.one(m.FAILED_LOGINS, access.failed_logins)
     text.one(m.REFUSED_LOGINS, access.refused_logins)
+    if broker.audit is not None:
+        text.one(m.AUDIT_EVENTS, broker.audit.events)
+        text.one(m.AUDIT_DROPPED, broker.audit.dropped)
+    _collect_certificates(text, broker)
     text.one(m.USERS, len(metadata.image.users))
     text.one(m.ACLS, len(metadata.image.acls))
     text.one(m.API_KEYS, len(metadata.image.api_keys))
+    text.one(m.QUOTAS, len(metadata.image.quotas))
+    stats = broker.quotas.stats
+    text.add(m.THROTTLED, {(str(key),): count for key, count in stats.requests.items()})
+    text.add(m.THROTTLE_SECONDS, {(str(key),): seconds for key, seconds in stats.seconds.items()})
+    text.one(m.DELEGATION_TOKENS, len(metadata.image.delegation_tokens))
+    if access.tokens is not None:
+        text.one(m.SIGNING_KEYS, len(access.tokens.keys.current))
+        text.one(m.SIGNING_KEY_FAILURES, access.tokens.keys.failures)
     text.one(m.ACTIVE_CONTROLLER, int(metadata.is_controller))
     text.one(m.CONTROLLER_CHANGES, metadata.controller_changes)
     text.one(m.METADATA_TERM, metadata.quorum.term)
@@ -437,6 +451,17 @@ def _collect_metadata(text: Exposition, broker: Broker) -> None:
     # A broker that is cut off does not learn that it is fenced.
     is_fenced = registered is None or registered.is_fenced or not broker.registration.has_contact()
     text.one(m.BROKER_FENCED, int(is_fenced))
+
+
+def _collect_certificates(text: Exposition, broker: Broker) -> None:
+    if (certificates := broker.certificates) is not None:
+        now_ms = broker.clock.now_ms()
+        text.add(
+            m.CERTIFICATE_EXPIRY,
+            {(name,): (at - now_ms) / 1000 for name, at in certificates.expires_ms.items()},
+        )
+        text.one(m.CERTIFICATE_RELOADS, certificates.reloads)
+        text.one(m.FAILED_CERTIFICATE_RELOADS, certificates.failed_reloads)
 
 
 def _collect_links(text: Exposition, broker: Broker) -> None:

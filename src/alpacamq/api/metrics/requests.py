@@ -43,6 +43,11 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     text.add(m.CONNECTIONS_OPENED, {(name,): listener.opened for name, listener in listeners.items()})
     text.add(m.CONNECTIONS_REFUSED, {(name,): listener.refused for name, listener in listeners.items()})
     text.add(m.CONNECTIONS_EVICTED, {(name,): listener.evicted for name, listener in listeners.items()})
+    text.add(m.CONNECTIONS_FILTERED, {(name,): listener.filtered for name, listener in listeners.items()})
+    text.add(m.HANDSHAKES, {(name,): listener.handshakes for name, listener in listeners.items()})
+    text.add(
+        m.FAILED_HANDSHAKES, {(name,): listener.failed_handshakes for name, listener in listeners.items()}
+    )
     text.add(m.RECEIVED_BYTES, {(name,): listener.received_bytes for name, listener in listeners.items()})
     text.add(m.SENT_BYTES, {(name,): listener.sent_bytes for name, listener in listeners.items()})
     _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, listeners["kafka"])

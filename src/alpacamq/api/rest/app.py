@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from time import monotonic
@@ -12,19 +12,24 @@ from urllib.parse import unquote
 
 import msgspec
 
+from alpacamq.api.http import throttling
 from alpacamq.api.http.hosts import foreign_page
-from alpacamq.api.http.login import AUTHORIZATION, Login, check_authenticated
+from alpacamq.api.http.login import AUTHORIZATION
 from alpacamq.api.http.messages import Refused, Request, Response
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.quotas import ClientLimits
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
+from alpacamq.security.acls import ResourceType
+from alpacamq.security.sessions import Session
 
-from . import rights
+from . import rights, tenancy
 from .backend import Backend
 from .errors import (
     LINE_END,
     CrossOrigin,
+    CsrfTokenMissing,
     InvalidInput,
     MethodNotAllowed,
     UnknownPath,
@@ -206,7 +211,17 @@ def _field_names(expected: Any) -> set[str]:
 class Endpoint:
     """A route with its parsers."""
 
-    __slots__ = ("arguments", "is_asynchronous", "is_open", "path_names", "rights", "route")
+    __slots__ = (
+        "arguments",
+        "is_asynchronous",
+        "is_open",
+        "may_wait",
+        "path_names",
+        "rights",
+        "route",
+        "topics",
+        "uses_session",
+    )
 
     def __init__(self, route: AnyRoute) -> None:
         self.route = route
@@ -215,6 +230,11 @@ class Endpoint:
         self.is_asynchronous = iscoroutinefunction(route.handler)
         self.rights = rights.RIGHTS.get(rights.key_of(route), rights.UNLISTED)
         self.is_open = rights.key_of(route) in rights.OPEN
+        self.may_wait = "wait_ms" in getattr(route.parameters, "__struct_fields__", ())
+        # Logging in does not use the rights of the user that the browser was logged in as.
+        self.uses_session = rights.key_of(route) != rights.LOG_IN
+        # The topics that a request names.
+        self.topics = tuple(right.names for right in self.rights if right.kind is ResourceType.TOPIC)
 
 
 class Match(NamedTuple):
@@ -318,66 +338,146 @@ class RestApi:
             self._stats = broker.metrics.listeners["http"]
         self._router = Router(ROUTES)
         self._access = broker.access
-        self._login = Login(broker.access)
+        self._audit = broker.audit
+        self._metadata = broker.metadata
+        self._login = self._backend.login
+        self._quotas = broker.quotas
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
-        if self._access.needs_authentication or self._access.is_enforced or AUTHORIZATION in request.headers:
+        access = self._access
+        if (
+            access.requires_login(request.authentication)
+            or access.is_enforced
+            or request.principal is not None
+            or AUTHORIZATION in request.headers
+        ):
             return self._authenticated(request)
-        return self._served(request, ANONYMOUS_CALLER)
+        return self._limited(request, ANONYMOUS_CALLER)
 
     def _authenticated(self, request: Request) -> Response | Awaitable[Response]:
         """Serve a request whose client has to say who it is, or does so."""
         try:
             caller = self._login.known(request)
         except AlpacaError as error:
-            return refusal(error)
-        return self._served_later(request) if caller is None else self._served(request, caller)
+            return refusal(error, request)
+        if caller is None:
+            return self._served_later(request)
+        response = self._limited(request, caller)
+        if caller.session is not None and (renewal := self._login.renewal(caller)):
+            return _with_headers(response, renewal)
+        return response
 
     async def _served_later(self, request: Request) -> Response:
-        """Serve a request with a password that has to be hashed."""
+        """Serve a request whose password or token has to be checked."""
         try:
-            caller = await self._login.by_password(request)
+            caller = await self._login.authenticate(request)
         except AlpacaError as error:
-            return refusal(error)
-        response = self._served(request, caller)
+            return refusal(error, request)
+        response = self._limited(request, caller)
         return response if isinstance(response, Response) else await response
+
+    def _limited(self, request: Request, caller: Caller) -> Response | Awaitable[Response]:
+        """Serve a request within the quotas of its client."""
+        limits = self._quotas.of_user(caller) if self._quotas.is_active else None
+        if limits is None:
+            return self._served(request, caller)
+        began_at = monotonic()
+        try:
+            endpoint = self._router.match(request.method, request.path).endpoint
+        except AlpacaError as error:
+            return refusal(error, request)
+        if endpoint.is_open:
+            return self._served(request, caller)
+        route = endpoint.route
+        try:
+            throttling.check(limits, route.quota)
+        except AlpacaError as error:
+            self._count(route, HTTPStatus.TOO_MANY_REQUESTS, began_at)
+            return refusal(error, request)
+        response = self._served(request, caller)
+        if not isinstance(response, Response):
+            return _charged(limits, route, request, response, monotonic() - began_at)
+        seconds = monotonic() - began_at
+        throttling.charge(limits, route.quota, len(request.body), len(response.body), seconds)
+        return response
 
     def _served(self, request: Request, caller: Caller) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
+        tenant: str | None = None
         began_at = monotonic()
         try:
             endpoint, in_path = self._router.match(request.method, request.path)
             route, arguments = endpoint.route, endpoint.arguments
             check_origin(request, route)
-            if self._access.needs_authentication and not endpoint.is_open:
-                check_authenticated(caller)
+            if not endpoint.is_open and self._access.requires_login(request.authentication):
+                self._login.check_authenticated(caller)
+            if caller.session is not None:
+                self._check_csrf(request, endpoint, caller.session)
+            if self._audit is not None:
+                self._audit.enter("http", rights.key_of(route), *_sender(request), caller)
             parameters = arguments.parameters(in_path, request)
-            call = Call(self._backend, request, parameters, arguments.body(request), caller)
+            body = arguments.body(request)
+            if (tenant := self._access.tenant_of(caller)) is not None:
+                rights.check_tenant(route)
+                stored = tenancy.to_stored(tenant)
+                parameters, body = stored(parameters), stored(body)
+            call = Call(self._backend, request, parameters, body, caller)
             if endpoint.rights and not call.sees_all:
                 rights.check(self._access, endpoint.rights, call)
+            if self._metadata.may_be_behind and self._is_topic_unknown(endpoint, call):
+                late = self._after_catching_up(endpoint, call)
+                return self._awaited(endpoint, call, late, began_at, tenant)
             answer = route.handler(call)
             if endpoint.is_asynchronous:
-                return self._awaited(endpoint, call, answer, began_at)
-            response = _response(route, answer)
+                return self._awaited(endpoint, call, answer, began_at, tenant)
+            response = _response(route, answer, tenant)
         except AlpacaError as error:
-            response = refusal(error)
+            response = refusal(error, request, tenant)
         except Exception as error:
             self._count(route, _status_of(error), began_at)
             raise
         self._count(route, response.status, began_at)
         return response
 
+    def _check_csrf(self, request: Request, endpoint: Endpoint, session: Session) -> None:
+        """Refuse a request that changes something if it is not of a page of the console."""
+        route = endpoint.route
+        if route.method == "GET" and not route.has_effects:
+            return
+        if endpoint.uses_session and not self._login.has_csrf_token(request, session):
+            raise CsrfTokenMissing(
+                "a request with the cookie of the console needs the X-CSRF-Token that GET /session returns"
+            )
+
+    def _is_topic_unknown(self, endpoint: Endpoint, call: Call[Any, Any]) -> bool:
+        known = self._metadata.image.topics
+        return any(name not in known for names in endpoint.topics for name in names(call))
+
+    async def _after_catching_up(self, endpoint: Endpoint, call: Call[Any, Any]) -> object:
+        """Handle a request about a topic that may have been created through another node."""
+        await self._metadata.catch_up()
+        answer: Any = endpoint.route.handler(call)
+        return await answer if endpoint.is_asynchronous else answer
+
     async def _awaited(
-        self, endpoint: Endpoint, call: Call[Any, Any], answer: Any, began_at: float
+        self,
+        endpoint: Endpoint,
+        call: Call[Any, Any],
+        answer: Any,
+        began_at: float,
+        tenant: str | None,
     ) -> Response:
         route = endpoint.route
         try:
-            response = _response(route, await answer)
+            if endpoint.may_wait and not call.sees_all:
+                check = partial(rights.check, self._access, endpoint.rights, call)
+                answer = self._access.while_allowed(answer, call.caller, check)
+            response = _response(route, await answer, tenant)
             if route.method == "GET" and endpoint.rights and not call.sees_all:
                 # It may have waited, and a right may have been withdrawn meanwhile.
                 rights.check(self._access, endpoint.rights, call)
         except AlpacaError as error:
-            response = refusal(error)
+            response = refusal(error, call.request, tenant)
         except Exception as error:
             self._count(route, _status_of(error), began_at)
             raise
@@ -391,11 +491,47 @@ class RestApi:
                 self._stats.of(f"{route.method} {route.path}").seconds.observe(monotonic() - began_at)
 
 
-def _response(route: AnyRoute, answer: object) -> Response:
+def _sender(request: Request) -> tuple[str, str]:
+    """Return what a client calls itself, and its request."""
+    return request.headers.get("user-agent", ""), request.headers.get("x-request-id", "")
+
+
+def _with_headers(
+    response: Response | Awaitable[Response], headers: tuple[tuple[str, str], ...]
+) -> Response | Awaitable[Response]:
+    """Add headers to a response that does not set cookies itself."""
+    if not isinstance(response, Response):
+        return _later_with_headers(response, headers)
+    if any(name == "Set-Cookie" for name, _ in response.headers):
+        return response
+    return response._replace(headers=(*response.headers, *headers))
+
+
+async def _later_with_headers(
+    response: Awaitable[Response], headers: tuple[tuple[str, str], ...]
+) -> Response:
+    found = _with_headers(await response, headers)
+    assert isinstance(found, Response)
+    return found
+
+
+async def _charged(
+    limits: ClientLimits, route: AnyRoute, request: Request, work: Awaitable[Response], seconds: float
+) -> Response:
+    """Await a response, and count what the request has used."""
+    response, more_seconds = await throttling.measured(work)
+    seconds += more_seconds
+    throttling.charge(limits, route.quota, len(request.body), len(response.body), seconds)
+    return response
+
+
+def _response(route: AnyRoute, answer: object, tenant: str | None) -> Response:
     if isinstance(answer, Response):
         return answer
     if answer is None:
         return _NO_CONTENT
+    if tenant is not None:
+        answer = tenancy.to_local(tenant)(answer)
     return Response(route.status, _encode(answer) + LINE_END)
 
 

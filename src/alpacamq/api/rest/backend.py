@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from alpacamq.api.http.login import Login
 from alpacamq.api.metrics.collector import Collector
 from alpacamq.api.metrics.requests import Traffic
 from alpacamq.broker.broker import Broker
@@ -90,6 +91,7 @@ class Backend:
         "addresses",
         "broker",
         "collector",
+        "login",
         "pipelines",
         "started_ms",
         "traffic",
@@ -101,5 +103,6 @@ class Backend:
         self.traffic = Traffic()
         # None if metrics are disabled.
         self.collector = None if broker.metrics is None else Collector(broker, broker.metrics, self.traffic)
+        self.login = Login(broker.access, broker.sessions, broker.cluster_id)
         self.pipelines = PipelineReports(broker)
         self.started_ms = broker.clock.now_ms()

@@ -10,10 +10,11 @@ from http import HTTPStatus
 
 import msgspec
 
-from alpacamq.api.http.login import CHALLENGE
-from alpacamq.api.http.messages import PROBLEM_JSON, Response
+from alpacamq.api.http.login import CHALLENGE, CHALLENGE_OF_SCRIPTS, REQUESTED_WITH
+from alpacamq.api.http.messages import PROBLEM_JSON, Request, Response
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
+from alpacamq.model.names import localized
 
 # Responses end with one, for reading on a terminal.
 LINE_END = b"\n"
@@ -43,6 +44,10 @@ class UnsupportedMediaType(e.AlpacaError):
 
 class CrossOrigin(e.AlpacaError):
     """A browser sent the request for a page of another site."""
+
+
+class CsrfTokenMissing(e.AlpacaError):
+    """A request with the cookie of the console lacks the token that its pages send."""
 
 
 class UnknownPath(e.AlpacaError):
@@ -90,6 +95,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     ConflictingInput: HTTPStatus.UNPROCESSABLE_ENTITY,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     CrossOrigin: HTTPStatus.FORBIDDEN,
+    CsrfTokenMissing: HTTPStatus.FORBIDDEN,
     UnknownPath: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     UnknownTask: HTTPStatus.NOT_FOUND,
@@ -179,6 +185,8 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.UnknownDelayed: HTTPStatus.NOT_FOUND,
     e.TooManyDelayed: HTTPStatus.TOO_MANY_REQUESTS,
     e.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
+    e.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    e.UnsupportedQuotaEntity: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.ProducerFenced: HTTPStatus.CONFLICT,
     e.TransactionCoordinatorFenced: HTTPStatus.SERVICE_UNAVAILABLE,
     e.InvalidProducerIdMapping: HTTPStatus.CONFLICT,
@@ -195,6 +203,11 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidCredential: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidPrincipal: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.UnknownUser: HTTPStatus.NOT_FOUND,
+    e.InvalidTenant: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.UnknownTenant: HTTPStatus.NOT_FOUND,
+    e.TenantExists: HTTPStatus.CONFLICT,
+    e.TenantLimitReached: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.TenantStorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
     e.UnknownApiKey: HTTPStatus.NOT_FOUND,
     e.InvalidAcl: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.SecurityDisabled: HTTPStatus.CONFLICT,
@@ -203,6 +216,13 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.GroupNotAuthorized: HTTPStatus.FORBIDDEN,
     e.ClusterNotAuthorized: HTTPStatus.FORBIDDEN,
     e.TransactionalIdNotAuthorized: HTTPStatus.FORBIDDEN,
+    e.DelegationTokensDisabled: HTTPStatus.CONFLICT,
+    e.DelegationTokenRequestNotAllowed: HTTPStatus.FORBIDDEN,
+    e.DelegationTokenNotAuthorized: HTTPStatus.FORBIDDEN,
+    e.DelegationTokenNotFound: HTTPStatus.NOT_FOUND,
+    e.DelegationTokenOwnerMismatch: HTTPStatus.FORBIDDEN,
+    e.DelegationTokenExpired: HTTPStatus.CONFLICT,
+    e.InvalidPrincipalType: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
 # Temporary errors, sent with Retry-After.
 _PASSING = frozenset(
@@ -247,16 +267,25 @@ def problem_of(error: e.AlpacaError) -> Problem:
     )
 
 
-def refusal(error: e.AlpacaError) -> Response:
-    """Return the response for an error."""
+def refusal(error: e.AlpacaError, request: Request | None = None, tenant: str | None = None) -> Response:
+    """Return the response for an error, of a request if it matters how that was sent.
+
+    Clients of a tenant get it with the names that they know.
+    """
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, MethodNotAllowed):
         headers = (("Allow", error.allowed),)
     elif isinstance(error, e.AuthenticationFailed):
-        headers = CHALLENGE
+        is_script = request is not None and REQUESTED_WITH in request.headers
+        headers = CHALLENGE_OF_SCRIPTS if is_script else CHALLENGE
+    elif isinstance(error, e.QuotaExceeded):
+        headers = (("Retry-After", str(-(-error.retry_after_ms // 1000))),)
     elif type(error) in _PASSING:
         headers = _RETRY_AFTER
-    body = msgspec.json.encode(problem_of(error)) + LINE_END
+    problem = problem_of(error)
+    if tenant is not None:
+        problem = msgspec.structs.replace(problem, detail=localized(tenant, problem.detail))
+    body = msgspec.json.encode(problem) + LINE_END
     return Response(status_of(error), body, PROBLEM_JSON, headers)
 
 

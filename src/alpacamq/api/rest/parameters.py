@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from alpacamq.model.names import MAX_TENANT_LENGTH
 from alpacamq.model.topics import INT32_MAX, INT64_MAX, MAX_NAME_LENGTH
 
 Timestamp = Annotated[int, Meta(ge=0, le=INT64_MAX)] | Annotated[datetime, Meta(tz=True)]
@@ -51,9 +52,9 @@ def parse_epoch_us(timestamp: TimestampText) -> int:
     return (msgspec.convert(timestamp, datetime) - _EPOCH) // _MICROSECOND
 
 
-TopicText = Annotated[
-    str, Meta(pattern=f"^[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}$", description="a topic's name")
-]
+# Operators name a topic of a tenant as TENANT:NAME.
+TOPIC_PATTERN = f"([a-z0-9-]{{1,{MAX_TENANT_LENGTH}}}:)?[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}"
+TopicText = Annotated[str, Meta(pattern=f"^{TOPIC_PATTERN}$", description="a topic's name")]
 GroupText = Annotated[str, Meta(min_length=1, max_length=255, description="a group's name")]
 MemberText = Annotated[str, Meta(min_length=1, max_length=255)]
 ReasonText = Annotated[str, Meta(max_length=1024)]

@@ -34,10 +34,11 @@ class Right(NamedTuple):
 
     def check(self, access: Access, call: Call[Any, Any]) -> None:
         caller = call.caller
-        if self.or_on_cluster and access.may_cluster(caller, self.operation):
-            return
         for name in self.names(call):
-            access.check(caller, self.operation, self.kind, name)
+            if not self.or_on_cluster:
+                access.check(caller, self.operation, self.kind, name)
+            elif not access.may_or_on_cluster(caller, self.operation, self.kind, name):
+                raise access.denial(caller, self.operation, self.kind, name)
 
     def __str__(self) -> str:
         kind = self.kind.name.lower().replace("_", " ")
@@ -185,11 +186,28 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "DELETE /cluster/nodes/{node}/drain": (_ALTER_CLUSTER,),
     "DELETE /cluster/nodes/{node}": (_ALTER_CLUSTER,),
     "POST /cluster/reassignments": (_ALTER_CLUSTER,),
+    "PUT /cluster/throttle": (_ALTER_CLUSTER,),
     "POST /cluster/elections": (_ALTER_CLUSTER,),
     "POST /cluster/upgrade": (_ALTER_CLUSTER,),
     "GET /keys": (),
     "POST /keys": (),
+    "POST /keys/{id}/rotate": (),
     "DELETE /keys/{id}": (),
+    "GET /admin/tenants": (_DESCRIBE_CLUSTER,),
+    "POST /admin/tenants": (_ALTER_CLUSTER,),
+    "GET /admin/tenants/{tenant}": (_DESCRIBE_CLUSTER,),
+    "PATCH /admin/tenants/{tenant}": (_ALTER_CLUSTER,),
+    "DELETE /admin/tenants/{tenant}": (_ALTER_CLUSTER,),
+    "POST /admin/tenants/{tenant}/suspend": (_ALTER_CLUSTER,),
+    "POST /admin/tenants/{tenant}/disable": (_ALTER_CLUSTER,),
+    "POST /admin/tenants/{tenant}/activate": (_ALTER_CLUSTER,),
+    "GET /admin/tenants/{tenant}/topics": (_DESCRIBE_CLUSTER,),
+    "GET /admin/tenants/{tenant}/usage": (_DESCRIBE_CLUSTER,),
+    "PUT /admin/tenants/{tenant}/principals/{principal}": (_ALTER_CLUSTER,),
+    "DELETE /admin/tenants/{tenant}/principals/{principal}": (_ALTER_CLUSTER,),
+    "GET /session": (),
+    "POST /session": (),
+    "DELETE /session": (),
     "GET /openapi.json": (),
 }
 # For a route that is missing in the table.
@@ -221,11 +239,23 @@ IN_HANDLERS: Mapping[str, str] = {
     "GET /stats/groups": "shows groups with DESCRIBE",
     "GET /history": "DESCRIBE of the topic or group; of a measure or the whole broker: DESCRIBE cluster",
     "GET /keys": "shows own keys; with DESCRIBE cluster those of all",
-    "POST /keys": "for oneself; for others ALTER cluster",
-    "DELETE /keys/{id}": "own keys; those of others ALTER cluster",
+    "POST /keys": "for oneself; for others, and with a key that is limited or ends earlier, ALTER cluster",
+    "POST /keys/{id}/rotate": "own keys; of others, and with a key that is limited or ends, ALTER cluster",
+    "DELETE /keys/{id}": "own keys; those of others, and others with a limited key, ALTER cluster",
 }
-# Served to clients that have not authenticated: what load balancers and supervisors need.
-OPEN = frozenset({"GET /livez", "GET /readyz"})
+LOG_IN = "POST /session"
+# Served to clients that have not authenticated: what load balancers and supervisors need, and the login.
+OPEN = frozenset({"GET /livez", "GET /readyz", "GET /session", LOG_IN, "DELETE /session"})
+
+
+# About all tenants at once, although it needs no right.
+NOT_FOR_TENANTS = frozenset({"GET /healthz"})
+
+
+def check_tenant(route: AnyRoute) -> None:
+    """Raise ClusterNotAuthorized for a request that clients of tenants may not send."""
+    if key_of(route) in NOT_FOR_TENANTS:
+        raise ClusterNotAuthorized(f"{key_of(route)} is not available to tenants")
 
 
 def key_of(route: AnyRoute) -> str:

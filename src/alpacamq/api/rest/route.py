@@ -9,9 +9,11 @@ import msgspec
 
 from alpacamq.api.http.messages import Request
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
+from alpacamq.broker.quotas import Limit
 from alpacamq.model.errors import AlpacaError
 from alpacamq.queues.messages import QueueId
 from alpacamq.security.acls import Operation, ResourceType
+from alpacamq.security.quotas import QuotaKey
 
 from .backend import Backend
 
@@ -44,11 +46,11 @@ class Call(Generic[P, B]):
 
     def sees_topic(self, topic: str, operation: Operation = Operation.DESCRIBE) -> bool:
         """Return whether the client may know of a topic."""
-        return self.backend.broker.access.may(self.caller, operation, ResourceType.TOPIC, topic)
+        return self.backend.broker.access.sees(self.caller, operation, ResourceType.TOPIC, topic)
 
     def sees_group(self, group: str) -> bool:
         """Return whether the client may know of a group."""
-        return self.backend.broker.access.may(self.caller, Operation.DESCRIBE, ResourceType.GROUP, group)
+        return self.backend.broker.access.sees(self.caller, Operation.DESCRIBE, ResourceType.GROUP, group)
 
     def visible_groups(self, groups: Iterable[str]) -> Iterable[str]:
         """Return the groups that the client may know of."""
@@ -57,11 +59,17 @@ class Call(Generic[P, B]):
     def sees_transactional_id(self, name: str) -> bool:
         """Return whether the client may know of a transactional id."""
         access = self.backend.broker.access
-        return access.may(self.caller, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+        return access.sees(self.caller, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
 
     def sees_queue(self, queue: QueueId) -> bool:
         """Return whether the client may know of a queue."""
         return self.sees_group(queue.group) and self.sees_topic(queue.topic)
+
+    @property
+    def mutations(self) -> Limit | None:
+        """The client's quota of created and deleted partitions, if it has one."""
+        limits = self.backend.broker.quotas.of_user(self.caller)
+        return None if limits is None else limits.mutation
 
     def check_topic(self, operation: Operation, topic: str) -> None:
         """Raise TopicNotAuthorized unless the client may do something to a topic."""
@@ -99,6 +107,8 @@ class Route(Generic[P, B]):
     errors: tuple[type[AlpacaError], ...] = ()
     # A GET with side effects, which HEAD must not have.
     has_effects: bool = False
+    # The quota against which its bytes count: those of the request, or those of the response.
+    quota: QuotaKey | None = None
 
     @property
     def path_names(self) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ from .handlers import (
     publishing,
     queues,
     reading,
+    sessions,
     stats,
+    tenants,
     topics,
     traces,
     transactions,
@@ -53,6 +55,8 @@ ROUTES: tuple[AnyRoute, ...] = (
     *health.ROUTES,
     *cluster.ROUTES,
     *keys.ROUTES,
+    *tenants.ROUTES,
+    *sessions.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

@@ -12,7 +12,9 @@ import msgspec
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import Waiting
 from alpacamq.broker.queue.fifo import FIFO_SUFFIX
+from alpacamq.broker.quotas import Limit
 from alpacamq.model.errors import TopicExists, UnknownDelayed
+from alpacamq.model.names import local_topic
 from alpacamq.security.acls import Operation
 
 from . import attributes as known
@@ -92,8 +94,14 @@ class Administration:
         check_tags(tags)
         if self._directory.find(name) is None:
             overrides = self._new_topic(name, attributes, tags, is_fifo=is_fifo)
+            if (mutations := self._mutations(caller)) is not None:
+                mutations.check()
             with suppress(TopicExists):  # created by a concurrent request
-                await self._broker.topics.create(name, overrides=overrides, may_collide=True)
+                topic = await self._broker.topics.create(
+                    self._directory.stored_name(name), overrides=overrides, may_collide=True
+                )
+                if mutations is not None:
+                    mutations.charge(topic.partitions)
         await self._check_same(self._directory.by_name(name), attributes)
         return QueueUrlResult(queue_url=self._directory.url(caller.base_url, name))
 
@@ -106,7 +114,7 @@ class Administration:
         queues = [
             queue
             for queue in self._directory.all()
-            if queue.name.startswith(prefix) and self._sees(caller, queue)
+            if local_topic(queue.name).startswith(prefix) and self._sees(caller, queue)
         ]
         names, token = _page(queues, request.next_token, request.max_results)
         urls = [self._directory.url(caller.base_url, name) for name in names]
@@ -126,10 +134,20 @@ class Administration:
         return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=token)
 
     def _sees(self, caller: Caller, queue: Queue) -> bool:
-        return self._broker.access.may_topic(caller.identity, Operation.DESCRIBE, queue.name)
+        return self._broker.access.sees_topic(caller.identity, Operation.DESCRIBE, queue.name)
 
-    async def delete(self, request: DeleteQueue, _caller: Caller) -> Answer:
-        await self._broker.topics.delete(self._directory.by_url(request.queue_url).name)
+    def _mutations(self, caller: Caller) -> Limit | None:
+        """Return the client's quota of created and deleted partitions, if it has one."""
+        limits = self._broker.quotas.of_user(caller.identity)
+        return None if limits is None else limits.mutation
+
+    async def delete(self, request: DeleteQueue, caller: Caller) -> Answer:
+        name = self._directory.by_url(request.queue_url).name
+        if (mutations := self._mutations(caller)) is not None:
+            mutations.check()
+        topic = await self._broker.topics.delete(name)
+        if mutations is not None:
+            mutations.charge(topic.partitions)
         return NOTHING
 
     async def purge(self, request: PurgeQueue, _caller: Caller) -> Answer:
@@ -139,7 +157,8 @@ class Administration:
         if queue.topic.id in self._purged:
             raise Fault(
                 PURGE_IN_PROGRESS,
-                f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.",
+                f"Only one PurgeQueue operation on {local_topic(queue.name)} is allowed every "
+                f"{PURGE_INTERVAL_S} seconds.",
             )
         self._purged[queue.topic.id] = now
         try:
@@ -231,7 +250,7 @@ def _page(
             after = urlsafe_b64decode(next_token).decode()
         except ValueError:
             raise Fault(INVALID_PARAMETER, "Invalid or expired next token.") from None
-    names = [queue.name for queue in queues if queue.name > after]
+    names = [name for queue in queues if (name := local_topic(queue.name)) > after]
     page = names[: max_results or MAX_LISTED]
     more = max_results is not None and len(names) > len(page)
     return page, urlsafe_b64encode(page[-1].encode()).decode() if more else None

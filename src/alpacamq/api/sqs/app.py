@@ -1,39 +1,68 @@
 """The SQS API: detects the protocol of a request, checks its signature and performs its action."""
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from itertools import count
 from time import monotonic
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from alpacamq.api.http import throttling
 from alpacamq.api.http.hosts import foreign_page
+from alpacamq.api.http.login import host_of
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.access import Caller as Identity
 from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.names import localized
+from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.logs import get_logger
 
 from . import requests as r
 from . import rights
 from .administration import Administration, MoveTasks, Tags
 from .directory import QueueDirectory, SqsSettings
-from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
+from .errors import (
+    ACCESS_DENIED,
+    INCOMPLETE_SIGNATURE,
+    INTERNAL_FAILURE,
+    MISDIRECTED,
+    MISSING_TOKEN,
+    UNKNOWN_KEY,
+    WRONG_SIGNATURE,
+    Fault,
+    fault_of,
+)
 from .protocols import JsonProtocol, QueryJsonProtocol, QueryProtocol, accepts_json
 from .queue_attributes import Permissions, QueueAttributes
 from .receiving import Receiving
-from .results import Action, Caller
+from .results import Action, Answer, Caller, SendMessageBatchResult, SettleBatchResult
 from .sending import Sending
 from .settling import Settling
 from .signature import Signatures
 
 log = get_logger(__name__)
 
+AUTHENTICATION_FAULTS = (INCOMPLETE_SIGNATURE, MISSING_TOKEN, UNKNOWN_KEY, WRONG_SIGNATURE)
 # The name under which requests are counted whose action is unknown or whose sender is refused.
 UNREADABLE = "(unreadable)"
+# Whose queues are kept in memory.
+MAX_TENANTS = 1000
+# Actions whose bytes count: those of the request, or those of the response.
+QUOTAS: Mapping[str, QuotaKey] = {
+    "SendMessage": QuotaKey.PRODUCE,
+    "SendMessageBatch": QuotaKey.PRODUCE,
+    "ReceiveMessage": QuotaKey.FETCH,
+}
 
 
-def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Action]:
-    """Return all actions by name."""
-    directory = QueueDirectory(broker.topics, broker.queues, settings)
+def table_of_actions(
+    broker: Broker, settings: SqsSettings, tenant: str | None = None
+) -> Mapping[str, Action]:
+    """Return all actions by name, for the queues of a tenant or of none."""
+    directory = QueueDirectory(broker.topics, broker.queues, settings, tenant)
     queues = Administration(broker, directory)
     attributes = QueueAttributes(broker, directory)
     sending = Sending(broker, directory)
@@ -76,11 +105,18 @@ class SqsApi:
     """Serves SQS requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker, settings: SqsSettings) -> None:
+        self._broker = broker
+        self._settings = settings
+        # The least recently used are made again.
+        self._of_tenants: OrderedDict[str, Mapping[str, Action]] = OrderedDict()
         actions = table_of_actions(broker, settings)
         self._json = JsonProtocol(actions)
         self._query = QueryProtocol(actions)
         self._query_json = QueryJsonProtocol(actions)
         self._access = broker.access
+        self._audit = broker.audit
+        self._metadata = broker.metadata
+        self._quotas = broker.quotas
         self._signatures = Signatures(settings, broker.clock, broker.access)
         # Request ids look like those of AWS: a random prefix and a counter.
         self._id_start = str(uuid4())[:24]
@@ -106,26 +142,66 @@ class SqsApi:
         request_id = self._next_id()
         began_at = monotonic()
         action: Action | None = None
+        tenant: str | None = None
         try:
             # Signatures may be disabled, and browsers send forms and links of other sites without asking.
             if (page := foreign_page(request)) is not None:
                 raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
             identity = self._signatures.check(request)
+            self._access.check_admitted(identity)
+            tenant = self._access.tenant_of(identity)
             action, parameters = protocol.read(request)
+            if tenant is not None:
+                action = self._of_tenant(tenant)[action.name]
+            if self._audit is not None:
+                client = request.headers.get("user-agent", "")
+                self._audit.enter("sqs", action.name, client, request_id, identity)
             rights.check(self._access, identity, action.name, parameters)
-            result = await action.perform(parameters, _caller(request, identity))
+            if self._metadata.may_be_behind and self._is_queue_unknown(action, parameters, tenant):
+                # It may have been created through another node.
+                await self._metadata.catch_up()
+            limits = self._quotas.of_user(identity) if self._quotas.is_active else None
+            if limits is not None:
+                throttling.check(limits, QUOTAS.get(action.name))
+            work = action.perform(parameters, _caller(request, identity))
+            if isinstance(parameters, r.ReceiveMessage) and self._access.limits(identity):
+                check = partial(rights.check, self._access, identity, action.name, parameters)
+                work = self._access.while_allowed(work, identity, check)
+            result, seconds = await throttling.measured(work) if limits is not None else (await work, 0.0)
         except Fault as fault:
             refused = fault
+            if fault.kind in AUTHENTICATION_FAULTS:
+                self._access.audit_login("", host_of(request), "signature", str(fault))
         except AlpacaError as error:
             refused = fault_of(error)
         except Exception:  # an unexpected error fails one request, in the format of the client
             log.exception("sqs_request_failed", request_id=request_id)
             refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
         else:
+            if tenant is not None:
+                result = _localized(tenant, result)
             self._count(action, began_at, None)
-            return protocol.answer(action, result, request_id)
+            response = protocol.answer(action, result, request_id)
+            if limits is not None:
+                key = QUOTAS.get(action.name)
+                throttling.charge(limits, key, len(request.body), len(response.body), seconds)
+            return response
         self._count(action, began_at, refused)
+        if tenant is not None:
+            refused = Fault(refused.kind, localized(tenant, str(refused)))
         return protocol.refusal(refused, request_id)
+
+    def _of_tenant(self, tenant: str) -> Mapping[str, Action]:
+        if (actions := self._of_tenants.get(tenant)) is None:
+            actions = self._of_tenants[tenant] = table_of_actions(self._broker, self._settings, tenant)
+            if len(self._of_tenants) > MAX_TENANTS:
+                self._of_tenants.popitem(last=False)
+        self._of_tenants.move_to_end(tenant)
+        return actions
+
+    def _is_queue_unknown(self, action: Action, parameters: r.ActionRequest, tenant: str | None) -> bool:
+        known = self._metadata.image.topics
+        return any(name not in known for name in rights.queues(action.name, parameters, tenant))
 
     def _count(self, action: Action | None, began_at: float, refused: Fault | None) -> None:
         if self._stats is None:
@@ -134,6 +210,14 @@ class SqsApi:
         stats.seconds.observe(monotonic() - began_at)
         if refused is not None:
             stats.refused(refused.kind.code)
+
+
+def _localized(tenant: str, result: Answer) -> Answer:
+    """Return a result with the errors of its entries as a tenant's client names things."""
+    if not isinstance(result, SendMessageBatchResult | SettleBatchResult) or not result.failed:
+        return result
+    failed = [replace(each, message=localized(tenant, each.message)) for each in result.failed]
+    return replace(result, failed=failed)
 
 
 def _caller(request: Request, identity: Identity) -> Caller:
@@ -149,5 +233,6 @@ def _caller(request: Request, identity: Identity) -> Caller:
 
 def _base_url(request: Request) -> str:
     """Return the base of queue URLs: the address that the client used."""
-    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    is_secure = request.has_tls or request.headers.get("x-forwarded-proto") == "https"
+    scheme = "https" if is_secure else "http"
     return f"{scheme}://{request.host}"

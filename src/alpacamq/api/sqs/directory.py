@@ -11,8 +11,9 @@ from alpacamq.broker.queue.service import Queues
 from alpacamq.broker.topics import Topics
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.ids import TopicName
+from alpacamq.model.names import local_topic, split_topic, topic_of
 from alpacamq.model.topics import Topic, TopicConfig
-from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
+from alpacamq.queues.messages import QueueId, built_in_group
 
 from . import attributes
 from .attributes import StoredAttributes
@@ -45,6 +46,7 @@ class Queue:
 
     @property
     def name(self) -> str:
+        """The stored name of the topic."""
         return self.topic.name
 
     @property
@@ -74,9 +76,13 @@ def name_in_arn(arn: str, parameter: str) -> str:
 
 
 class QueueDirectory:
-    """Every queue of the broker."""
+    """Every queue of a tenant, or of none. URLs and ARNs have the names that queues have in the tenant."""
 
-    def __init__(self, topics: Topics, queues: Queues, settings: SqsSettings) -> None:
+    def __init__(
+        self, topics: Topics, queues: Queues, settings: SqsSettings, tenant: str | None = None
+    ) -> None:
+        self._tenant = tenant
+        self._prefix = "" if tenant is None else topic_of(tenant, "")
         self._topics = topics
         self._queues = queues
         self.account_id = settings.account_id
@@ -86,10 +92,14 @@ class QueueDirectory:
         self._known: dict[str, Queue] = {}
         self._defaults = topics.defaults
 
+    def stored_name(self, name: str) -> str:
+        """Return the name of the topic of a queue."""
+        return self._prefix + name
+
     def find(self, name: str) -> Queue | None:
         """Return the queue of this name, or None."""
-        topic = self._topics.image.topics.get(TopicName(name))
-        if topic is None or topic.is_internal:
+        topic = self._topics.image.topics.get(TopicName(self.stored_name(name)))
+        if topic is None or topic.is_internal or split_topic(topic.name)[0] != self._tenant:
             self._known.pop(name, None)
             return None
         if self._defaults is not self._topics.defaults:
@@ -118,13 +128,16 @@ class QueueDirectory:
 
     def all(self) -> list[Queue]:
         """Return all queues by name."""
-        names = sorted(self._topics.image.topics)
+        prefix = self._prefix
+        names = sorted(
+            name.removeprefix(prefix) for name in self._topics.image.topics if name.startswith(prefix)
+        )
         return [queue for name in names if (queue := self.find(name)) is not None]
 
     async def redrive_target(self, queue: Queue) -> RedriveTarget | None:
         """Return where messages go that were received too often, None if they do not go anywhere."""
         settings = await self._queues.settings(queue.id)
-        if settings.queue_dead_letter_topic == queue.name and settings.queue_max_deliveries:
+        if settings.queue_dead_letter_topic == local_topic(queue.name) and settings.queue_max_deliveries:
             return RedriveTarget(queue.name, settings.queue_max_deliveries)  # they stay where they are
         topic = dead_letter_topic(queue.name, settings.queue_dead_letter_topic)
         if topic is None or not settings.queue_max_deliveries:
@@ -132,10 +145,10 @@ class QueueDirectory:
         return RedriveTarget(topic, settings.queue_max_deliveries)
 
     def url(self, base_url: str, name: str) -> str:
-        return f"{base_url}/{self.account_id}/{name}"
+        return f"{base_url}/{self.account_id}/{name.removeprefix(self._prefix)}"
 
     def arn(self, name: str) -> str:
-        return self._arn_prefix + name
+        return self._arn_prefix + name.removeprefix(self._prefix)
 
     def name_in(self, arn: str, parameter: str) -> str:
         """Return the queue name in an ARN."""
@@ -145,7 +158,9 @@ class QueueDirectory:
         """Bound the cached entries of deleted queues."""
         topics = self._topics.image.topics
         if len(self._known) > 2 * len(topics):
-            self._known = {name: queue for name, queue in self._known.items() if name in topics}
+            self._known = {
+                name: queue for name, queue in self._known.items() if self.stored_name(name) in topics
+            }
 
     def _as_queue(self, topic: Topic) -> Queue:
         config = self._topics.config_of(topic)
@@ -153,7 +168,7 @@ class QueueDirectory:
             topic=topic,
             config=config,
             stored=StoredAttributes.of(config),
-            id=QueueId(BUILT_IN_GROUP, topic.name),
+            id=QueueId(built_in_group(topic.name), topic.name),
             # Without order by key it would be FIFO in name only.
             is_fifo=topic.name.endswith(FIFO_SUFFIX) and config.queue_ordering == "key",
             max_message_bytes=attributes.max_message_bytes(config),

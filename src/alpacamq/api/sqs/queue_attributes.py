@@ -12,6 +12,7 @@ import msgspec
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound
+from alpacamq.model.names import local_topic
 from alpacamq.model.topics import Topic
 
 from . import attributes as known
@@ -195,7 +196,7 @@ def redrive_settings(
         raise _refused(text, "Dead-letter queue must be same type of queue as the source.")
     if not _allows(target, directory.arn(name)):
         raise _refused(text, "The dead-letter queue's RedriveAllowPolicy does not allow this queue.")
-    return {"queue.max.deliveries": str(count), "queue.dead.letter.topic": target.name}
+    return {"queue.max.deliveries": str(count), "queue.dead.letter.topic": local_topic(target.name)}
 
 
 async def redrive_policy(queue: Queue, directory: QueueDirectory) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from alpacamq.broker.access import Access, Caller
+from alpacamq.model.names import id_of, topic_of
 from alpacamq.queues.messages import BUILT_IN_GROUP
 from alpacamq.security.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -109,11 +110,31 @@ def check(access: Access, caller: Caller, action: str, request: ActionRequest) -
     """Raise the error of the first right that the client does not have."""
     if not access.limits(caller):
         return
+    tenant = access.tenant_of(caller)
     for right in RIGHTS[action]:
-        if right.or_on_cluster and access.may_cluster(caller, right.operation):
-            continue
         for name in right.names(request):
-            access.check(caller, right.operation, right.kind, name)
+            stored = _stored(tenant, right.kind, name)
+            if right.kind is ResourceType.CLUSTER:
+                # Of a tenant's client: the right to everything inside the tenant.
+                access.check_rules(caller, right.operation)
+            elif not right.or_on_cluster:
+                access.check(caller, right.operation, right.kind, stored)
+            elif not access.may_or_on_cluster(caller, right.operation, right.kind, stored):
+                raise access.denial(caller, right.operation, right.kind, stored)
+
+
+def _stored(tenant: str | None, kind: ResourceType, name: str) -> str:
+    if tenant is None:
+        return name
+    return topic_of(tenant, name) if kind is ResourceType.TOPIC else id_of(tenant, name)
+
+
+def queues(action: str, request: ActionRequest, tenant: str | None) -> Iterator[str]:
+    """Yield the stored names of the queues that a request is about."""
+    for right in RIGHTS[action]:
+        if right.kind is ResourceType.TOPIC:
+            for name in right.names(request):
+                yield _stored(tenant, right.kind, name)
 
 
 def rights_page() -> str:

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote
 
-from alpacamq.api.http.login import host_of
+from alpacamq.api.http.login import host_of, without_credentials
 from alpacamq.api.http.messages import Request
 from alpacamq.broker.access import Access, Caller
 from alpacamq.model.ports import Clock
 from alpacamq.security.principals import user
+from alpacamq.telemetry.logs import get_logger
 
 from .directory import SqsSettings
 from .errors import INCOMPLETE_SIGNATURE, MISSING_TOKEN, UNKNOWN_KEY, WRONG_SIGNATURE, Fault
+
+log = get_logger(__name__)
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
@@ -65,28 +68,37 @@ class Signatures:
 
     def check(self, request: Request) -> Caller:
         """Return the client. Raises Fault if the signature of a request is missing or invalid."""
-        is_required = bool(self._access_key_id) or self._access.needs_authentication
+        is_required = bool(self._access_key_id) or self._access.requires_login(request.authentication)
         host = host_of(request)
         if not (header := request.headers.get("authorization", "")):
-            if is_required:
+            if is_required and request.principal is None:
                 raise Fault(MISSING_TOKEN, "Request is missing Authentication Token")
-            return self._access.anonymous(host)
+            return without_credentials(request)
         if not is_required and not self._access.api_keys():
-            return self._access.anonymous(host)
+            return without_credentials(request)
         claim = _claim(header)
         if self._access_key_id and hmac.compare_digest(
             claim.access_key_id.encode(), self._access_key_id.encode()
         ):
-            self._verify(request, claim, self._secret)
+            self._verify(request, claim, self._secret, host)
+            self._access.audit_login(self._access_key_id, host, "signature")
             return Caller(user(self._access_key_id), host)
         if (key := self._access.api_keys().get(claim.access_key_id)) is not None:
-            self._verify(request, claim, key.aws_secret)
+            self._verify(request, claim, key.aws_secret, host)
+            self._access.audit_login(key.owner, host, "signature", key=key.id)
             return self._access.used_key(key, host)
         if is_required:
+            self._failed(host)
             raise Fault(UNKNOWN_KEY, "The security token included in the request is invalid.")
-        return self._access.anonymous(host)
+        return without_credentials(request)
 
-    def _verify(self, request: Request, claim: Claim, secret: str) -> None:
+    def _failed(self, host: str) -> None:
+        """Count a wrong key or signature. Raises RateLimited if an address has sent too many."""
+        self._access.check_failures(host)
+        self._access.failed(host)
+        log.info("authentication_failed", peer=host, api="sqs", reason="unknown key or wrong signature")
+
+    def _verify(self, request: Request, claim: Claim, secret: str, host: str) -> None:
         if claim.service != SERVICE:
             raise _wrong(f"Credential should be scoped to correct service: '{SERVICE}'.")
         if claim.region != self._region:
@@ -102,6 +114,7 @@ class Signatures:
         text = "\n".join((ALGORITHM, stamp, claim.scope, _sha256(_canonical(request, claim).encode())))
         expected = hmac.new(self._key_for(claim, secret), text.encode(), hashlib.sha256).hexdigest()
         if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
+            self._failed(host)
             raise _wrong(
                 "The request signature we calculated does not match the signature you provided. "
                 "Check your AWS Secret Access Key and signing method."

@@ -18,9 +18,11 @@ from alpacamq.broker.partition.validation import check_writable
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.remote.appends import RemoteAppends
 from alpacamq.broker.remote.progress import ProducerSequences
+from alpacamq.broker.slices import in_slices
 from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.cluster.tenants import tenant_of
 from alpacamq.model.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
@@ -197,7 +199,8 @@ class Delays:
             target = self._target(message.topic, message.partition)
             check_writable(TopicPartition(TopicName(message.topic), message.partition))
             envelope = encode_envelope(message.key, message.value, message.headers)
-            to_schedule.append(ToSchedule(target, self._due_ms(message.due_ms, now_ms), envelope))
+            due_ms = self._due_ms(message.topic, message.due_ms, now_ms)
+            to_schedule.append(ToSchedule(target, due_ms, envelope))
         by_log: dict[int, list[int]] = {}
         for at, message in enumerate(messages):
             by_log.setdefault(await self._logs.number_for(message.topic, message.partition), []).append(at)
@@ -242,17 +245,19 @@ class Delays:
         distance from `base_offset`.
         """
         now_ms = self._clock.now_ms()
-        too_late = [
-            RecordError(record.offset - base_offset, str(error))
-            for due_ms, record in records
-            if (error := self._delay_error(due_ms, now_ms)) is not None
-        ]
-        if too_late:
-            raise InvalidDelay(too_late[0].reason).naming(too_late)
         target = _target(partition)
-        to_schedule = [
-            ToSchedule(target, max(due_ms, 1), encode_envelope(*record[2:])) for due_ms, record in records
-        ]
+        to_schedule: list[ToSchedule] = []
+        async for some in in_slices(records):
+            too_late = [
+                RecordError(record.offset - base_offset, str(error))
+                for due_ms, record in some
+                if (error := self._delay_error(partition.identity.topic, due_ms, now_ms)) is not None
+            ]
+            if too_late:
+                raise InvalidDelay(too_late[0].reason).naming(too_late)
+            to_schedule += [
+                ToSchedule(target, max(due_ms, 1), encode_envelope(*record[2:])) for due_ms, record in some
+            ]
         number = await self._logs.number_for(*partition.identity)
         with self._room_for(len(to_schedule) if number in self._logs else 0):
             received_us = now_us()
@@ -501,13 +506,18 @@ class Delays:
         finally:
             self._being_scheduled -= count
 
-    def _due_ms(self, due_ms: int, now_ms: int) -> int:
+    def _due_ms(self, topic: str, due_ms: int, now_ms: int) -> int:
         """Return the due time to store; raises InvalidDelay if it is too far ahead."""
-        if (error := self._delay_error(due_ms, now_ms)) is not None:
+        if (error := self._delay_error(topic, due_ms, now_ms)) is not None:
             raise error
         return max(due_ms, 1)
 
-    def _delay_error(self, due_ms: int, now_ms: int) -> InvalidDelay | None:
+    def _delay_error(self, topic: str, due_ms: int, now_ms: int) -> InvalidDelay | None:
+        tenant = tenant_of(self._topics.image, topic)
+        if tenant is not None and (limit := tenant.limits.delay_ms) is not None and due_ms - now_ms > limit:
+            return InvalidDelay(
+                f"a delay of {due_ms - now_ms} ms is longer than the limit of the tenant, {limit} ms"
+            )
         max_delay_ms = self._settings.max_delay_ms
         if due_ms - now_ms <= max_delay_ms and due_ms <= MAX_DUE_MS:
             return None

@@ -14,6 +14,7 @@ from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, Codec, check_batch
 from alpacamq.model.control import placeholder_batch
 from alpacamq.model.errors import (
+    MAX_RECORD_ERRORS,
     AlpacaError,
     InvalidDelay,
     InvalidRecord,
@@ -30,6 +31,8 @@ from .service import RETRIABLE, Delays
 _NAME = re.compile(re.escape(DELIVER_AT.encode()))
 _MILLISECONDS = re.compile(rb"[0-9]{1,18}")
 _SEQUENCE_MASK = 0x7FFF_FFFF
+# Of one batch.
+MAX_DELAYED_RECORDS = 100_000
 _UNKNOWN_ORIGIN = Origin()
 
 Batch = tuple[bytearray | memoryview, BatchHeader]
@@ -104,18 +107,19 @@ def split_delayed(
 ) -> SplitBatch | None:
     """Split a batch by due time; None if no record is delayed. Slow: run it in a thread."""
     delayed: list[tuple[int, Record]] = []
-    immediate: list[Record] = []
     invalid: list[RecordError] = []
     for index, record in enumerate(read_records(data, limit_bytes)):
         try:
             due_ms = _due_ms(record)
         except InvalidDelay as error:
             invalid.append(RecordError(index, str(error)))
+            if len(invalid) == MAX_RECORD_ERRORS:
+                break
             continue
-        if due_ms is None or due_ms <= now_ms:
-            immediate.append(record)
-        else:
+        if due_ms is not None and due_ms > now_ms:
             delayed.append((due_ms, record))
+            if len(delayed) > MAX_DELAYED_RECORDS:
+                raise InvalidRecord(f"more than {MAX_DELAYED_RECORDS} records of the batch are delayed")
     if invalid:
         raise InvalidDelay(f"record {invalid[0].place} of the batch: {invalid[0].reason}").naming(invalid)
     if not delayed:
@@ -125,11 +129,13 @@ def split_delayed(
         raise InvalidRecord(reason).naming(
             RecordError(record.offset - header.base_offset, reason) for _, record in delayed
         )
-    if not immediate:
+    if len(delayed) == header.record_count:
         left = placeholder_batch(header)
         return SplitBatch(delayed, (left, check_batch(left)))
+    # Read again, one at a time, instead of holding all of them.
+    offsets = {record.offset for _, record in delayed}
     left = write_batch(
-        immediate,
+        (record for record in read_records(data, limit_bytes) if record.offset not in offsets),
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         codec=header.codec,

@@ -2,8 +2,8 @@
 
 A task receives from the dead-letter topic like any consumer of its queue and has the engine move the
 messages, so that nothing is lost or duplicated whenever it ends. A task that leaves messages behind, because
-their target does not exist, has failed. A task runs at the broker that hosts the queue of the dead-letter
-topic, and fails when that moves. A restart ends all tasks; start them again.
+their target does not exist, has failed. A task runs at the broker that was asked for it, and continues when
+the queue of the dead-letter topic moves to another broker. A restart of its own broker ends it; start again.
 """
 
 import asyncio
@@ -11,25 +11,36 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import NamedTuple
+from uuid import uuid4
 
 from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
 from alpacamq.broker.topics import Topics
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
+    RequestTimedOut,
+)
 from alpacamq.model.ids import TopicName
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.queues.messages import (
-    BUILT_IN_GROUP,
     Acquired,
     Action,
-    DescribeReply,
     DescribeRequest,
-    Move,
+    FinishedRequest,
     QueueId,
     ReceiveRequest,
-    Settlement,
     SettleRequest,
+    built_in_group,
 )
 from alpacamq.telemetry.logs import get_logger
 
@@ -45,6 +56,21 @@ MAX_LEFT = 500
 MAX_PENDING = 1000
 IDLE_WAIT_MS = 200
 CONSUMER = "redrive"
+POLL_SECONDS = 0.02
+RETRY_SECONDS = 0.2
+# How long a task waits for its queue, or for partitions, without any progress.
+PATIENCE_SECONDS = 120.0
+# Errors while a queue moves to another broker, or partitions get other leaders.
+TRANSIENT = (
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    LeaderNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    PartitionNotReady,
+    PeerUnavailable,
+    RequestTimedOut,
+)
 
 
 class FailureCause(Enum):
@@ -76,12 +102,15 @@ class _Redrive:
     """A task with its limits, its moves in progress and the messages it could not move."""
 
     task: RedriveTask
-    queue: QueueId
     ends: dict[int, int]
     max_messages: int
     left: list[Acquired] = field(default_factory=list)
-    # Partition and offset of messages that are being moved.
-    pending: set[tuple[int, int]] = field(default_factory=set)
+    # Messages that are being moved, by partition and offset.
+    pending: dict[tuple[int, int], "_Moving"] = field(default_factory=dict)
+    # Whether all that existed at the start was leased.
+    is_complete: bool = False
+    # When leases have ended whose messages did not reach this task, by the loop's clock.
+    returns_at: float = 0.0
     discarded: int = 0  # deleted by retention before they could be moved
     problem: str = ""
     cause: FailureCause | None = None
@@ -107,17 +136,14 @@ class _Redrive:
         """Messages that were moved or are being moved."""
         return self.task.moved + len(self.pending)
 
-    def moves_ended(self, moves: Sequence[Move], succeeded: bool) -> None:
-        """Count moves of this task that have succeeded or were returned."""
-        for move in moves:
-            place = (move.partition, move.offset)
-            if move.queue != self.queue or place not in self.pending:
-                continue
-            self.pending.discard(place)
-            if succeeded:
-                self.change(moved=self.task.moved + 1)
-            else:
-                self.note(FailureCause.TARGET_MISSING, f"topic {move.target!r} has been deleted")
+
+class _Moving(NamedTuple):
+    """A message that an engine was asked to move."""
+
+    lease: Acquired
+    target: str
+    # Whether the engine has said that it does.
+    is_certain: bool = True
 
 
 class Redrives:
@@ -140,29 +166,22 @@ class Redrives:
 
     async def start(
         self,
-        task_id: str,
         source: str,
         *,
         target: str | None,
         messages_per_second: int | None,
         max_messages: int | None,
     ) -> RedriveTask:
-        """Start a redrive unless it was started before; raises UnknownTopic or InvalidRequest.
-
-        Raises NotCoordinator if another broker hosts the queue.
-        """
+        """Start a redrive; raises UnknownTopic or InvalidRequest."""
         self._check(source, target)
-        if (known := self._find(task_id)) is not None:
-            return known.task
         if messages_per_second is not None and messages_per_second < 1:
             raise InvalidRequest(f"messages_per_second must be at least 1, not {messages_per_second}")
-        queue = QueueId(BUILT_IN_GROUP, source)
-        await self._host.check_is_here(queue)
+        queue = QueueId(built_in_group(source), source)
         # A receive of no messages creates the queue if it does not exist.
         await self._host.lease(ReceiveRequest(queue=queue, consumer=CONSUMER, max_messages=0))
-        stats = await self._describe(queue)
+        stats = await self._host.ask(DescribeRequest(queue=queue))
         task = RedriveTask(
-            id=task_id,
+            id=uuid4().hex,
             source=source,
             target=target,
             state="running",
@@ -173,7 +192,6 @@ class Redrives:
         )
         redrive = _Redrive(
             task,
-            queue,
             {each.partition: each.end_offset for each in stats.partitions},
             task.to_move if max_messages is None else max_messages,
         )
@@ -207,12 +225,7 @@ class Redrives:
         if INTERNAL_TOPICS & {source, target}:
             raise InvalidRequest("internal topics have no dead letters")
 
-    async def _describe(self, queue: QueueId) -> DescribeReply:
-        return await self._host.ask(DescribeRequest(queue=queue))
-
     async def _run(self, redrive: _Redrive, queue: QueueId) -> None:
-        watchers = self._host.moves.watchers
-        watchers.append(redrive.moves_ended)
         try:
             await self._move_all(redrive, queue)
         except AlpacaError as error:
@@ -230,43 +243,66 @@ class Redrives:
             else:
                 redrive.change(state="completed")
         finally:
-            watchers.remove(redrive.moves_ended)
             self._host.release(queue, redrive.left)
         log.info("redrive_ended", source=queue.topic, state=redrive.task.state, moved=redrive.task.moved)
 
     async def _move_all(self, redrive: _Redrive, queue: QueueId) -> None:
-        rate = redrive.task.messages_per_second
+        """Move messages until none is left, over changes of the broker that hosts their queue."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while redrive.task.state == "running" and redrive.submitted < redrive.max_messages:
-            await self._host.check_is_here(queue)
-            if len(redrive.pending) > MAX_PENDING:
-                await self._wait_until_moved(redrive, queue)
-                continue
-            room = min(BATCH, redrive.max_messages - redrive.submitted)
-            if rate is not None:
-                due = began + redrive.submitted / rate
-                if (ahead := due - loop.time()) > 0:
-                    await asyncio.sleep(min(ahead, 0.5))
-                    continue
-                room = min(room, max(rate // 10, 1))
-            request = ReceiveRequest(
-                queue=queue,
-                consumer=CONSUMER,
-                max_messages=room,
-                visibility_ms=LEASE_MS,
-                wait_ms=IDLE_WAIT_MS,
-            )
+        give_up = None
+        while True:
+            try:
+                if not await self._step(redrive, queue, began):
+                    return
+                give_up = None
+            except TRANSIENT as error:
+                if give_up is None:
+                    log.warning("redrive_interrupted", source=queue.topic, reason=str(error))
+                    give_up = loop.time() + PATIENCE_SECONDS
+                elif loop.time() >= give_up:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self, redrive: _Redrive, queue: QueueId, began: float) -> bool:
+        """Move some messages, or wait for moves in progress; false if all is done."""
+        loop = asyncio.get_running_loop()
+        is_over = (
+            redrive.is_complete
+            or redrive.task.state != "running"
+            or redrive.submitted >= redrive.max_messages
+        )
+        if is_over or len(redrive.pending) > MAX_PENDING:
+            if not redrive.pending:
+                return False
+            await self._wait_for_moves(redrive, queue)
+            return True  # what was not moved after all is leased again
+        room = min(BATCH, redrive.max_messages - redrive.submitted)
+        if (rate := redrive.task.messages_per_second) is not None:
+            due = began + redrive.submitted / rate
+            if (ahead := due - loop.time()) > 0:
+                if redrive.pending:
+                    await self._count_moved(redrive, queue)
+                await asyncio.sleep(min(ahead, 0.5))
+                return True
+            room = min(room, max(rate // 10, 1))
+        request = ReceiveRequest(
+            queue=queue, consumer=CONSUMER, max_messages=room, visibility_ms=LEASE_MS, wait_ms=IDLE_WAIT_MS
+        )
+        try:
             leases = (await self._host.lease(request)).messages
-            if leases:
-                if not await self._move(redrive, queue, leases):
-                    break
-            elif redrive.pending:
-                # Some may be returned: then they are leased again, and reported.
-                await self._wait_until_moved(redrive, queue)
-            else:
-                break
-        await self._wait_until_moved(redrive, queue)
+        except TRANSIENT:
+            # Some may be leased to this task all the same: they come back.
+            redrive.returns_at = loop.time() + LEASE_MS / 1000
+            raise
+        if leases:
+            redrive.is_complete = not await self._move(redrive, queue, leases)
+        elif redrive.pending:
+            # Some may be returned: then they are leased again, and reported.
+            await self._wait_for_moves(redrive, queue)
+        elif loop.time() >= redrive.returns_at:
+            return False
+        return True
 
     async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
         """Move messages that existed when the task began; false if those were the last."""
@@ -277,19 +313,19 @@ class Redrives:
         except BaseException:
             self._host.release(queue, leases)
             raise
-        moves: list[Settlement] = []
-        discards: list[Settlement] = []
+        moves: list[tuple[Acquired, str]] = []
+        discards: list[Acquired] = []
         newer: list[Acquired] = []
         for lease in leases:
             record = records.get((lease.partition, lease.offset))
             if lease.offset >= redrive.ends.get(lease.partition, 0):
                 newer.append(lease)
             elif record is None:
-                discards.append(settled(lease, Action.DISCARD))
+                discards.append(lease)
             elif (target := self._target(redrive, record)) is None:
                 redrive.left.append(lease)
             else:
-                moves.append(settled(lease, Action.MOVE)._replace(target=target))
+                moves.append((lease, target))
         # Newer messages stay leased: released now, they would be received again.
         redrive.left += newer
         await self._settle(redrive, queue, moves, discards)
@@ -302,22 +338,61 @@ class Redrives:
         return len(newer) < len(leases)
 
     async def _settle(
-        self, redrive: _Redrive, queue: QueueId, moves: Sequence[Settlement], discards: Sequence[Settlement]
+        self,
+        redrive: _Redrive,
+        queue: QueueId,
+        moves: Sequence[tuple[Acquired, str]],
+        discards: Sequence[Acquired],
     ) -> None:
-        # Added first: moves may end before the reply is here.
-        places = [(move.partition, move.offset) for move in moves]
-        redrive.pending.update(places)
-        settlements = (*moves, *discards)
+        settlements = (
+            *(settled(lease, Action.MOVE)._replace(target=target) for lease, target in moves),
+            *(settled(lease, Action.DISCARD) for lease in discards),
+        )
         if not settlements:
             return
         try:
             results = (await self._host.ask(SettleRequest(queue=queue, settlements=settlements))).results
-        except BaseException:
-            redrive.pending.difference_update(places)
+        except TRANSIENT:
+            for lease, target in moves:
+                redrive.pending[lease.partition, lease.offset] = _Moving(lease, target, is_certain=False)
             raise
-        refused = [place for place, result in zip(places, results, strict=False) if result is not None]
-        redrive.pending.difference_update(refused)
+        for (lease, target), result in zip(moves, results, strict=False):
+            if result is None:
+                redrive.pending[lease.partition, lease.offset] = _Moving(lease, target)
         redrive.discarded += sum(result is None for result in results[len(moves) :])
+
+    async def _wait_for_moves(self, redrive: _Redrive, queue: QueueId) -> None:
+        if not await self._count_moved(redrive, queue):
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _count_moved(self, redrive: _Redrive, queue: QueueId) -> bool:
+        """Count the moves that have ended; false if none has. Raises UnknownTopic if the source is deleted.
+
+        All were begun before the queue is described here. So what is neither done nor being moved then was
+        returned, because its target is deleted, or never begun.
+        """
+        stats = await self._host.ask(DescribeRequest(queue=queue))
+        busy = {each.partition for each in stats.partitions if each.dead_lettering}
+        by_partition: dict[int, list[int]] = {}
+        for partition, offset in redrive.pending:
+            by_partition.setdefault(partition, []).append(offset)
+        before = len(redrive.pending)
+        for partition, offsets in by_partition.items():
+            request = FinishedRequest(queue=queue, partition=partition, offsets=tuple(offsets))
+            done = set((await self._host.ask(request)).offsets)
+            for offset in offsets:
+                if offset in done:
+                    del redrive.pending[partition, offset]
+                    redrive.change(moved=redrive.task.moved + 1)
+                elif partition not in busy:
+                    moving = redrive.pending.pop((partition, offset))
+                    if moving.is_certain:
+                        text = f"topic {moving.target!r} has been deleted"
+                        redrive.note(FailureCause.TARGET_MISSING, text)
+                    else:
+                        redrive.is_complete = False
+                        self._host.release(queue, [moving.lease])
+        return len(redrive.pending) < before
 
     def _is_target_deleted(self, redrive: _Redrive) -> bool:
         target = redrive.task.target
@@ -330,7 +405,7 @@ class Redrives:
         """Return the target of a dead letter; None if it has none, which the task reports."""
         if redrive.task.target is not None:
             return None if self._is_target_deleted(redrive) else redrive.task.target
-        topic, _ = origin(record)
+        topic, _ = origin(record, redrive.task.source)
         if topic is None:
             redrive.note(FailureCause.ORIGIN_UNKNOWN, "their original topic is not recorded; name a target")
         elif (
@@ -344,13 +419,3 @@ class Redrives:
         else:
             return topic
         return None
-
-    async def _wait_until_moved(self, redrive: _Redrive, queue: QueueId) -> None:
-        """Return once all moves have ended. Raises UnknownTopic if the source is deleted.
-
-        Raises NotCoordinator if another broker performs them now: it is not known here when they end.
-        """
-        while redrive.pending:
-            await self._host.check_is_here(queue)
-            await self._describe(queue)
-            await asyncio.sleep(0.02)

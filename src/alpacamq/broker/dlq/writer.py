@@ -7,7 +7,7 @@ redrive to a topic that was deleted returns the message to its queue.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -39,6 +39,7 @@ from alpacamq.model.headers import (
 )
 from alpacamq.model.ids import TopicName
 from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.names import local_id, local_topic, topic_beside
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import INT32_MAX, SETTINGS, TopicConfig
@@ -50,11 +51,12 @@ from alpacamq.telemetry.logs import get_logger
 def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
     """Return the record with headers for its origin and the reason."""
     origin = {
-        ORIGIN_TOPIC: move.queue.topic,
+        # As clients name them, which are of the same tenant.
+        ORIGIN_TOPIC: local_topic(move.queue.topic),
         ORIGIN_PARTITION: str(move.partition),
         ORIGIN_OFFSET: str(record.offset),
         ORIGIN_TIMESTAMP: str(record.timestamp_ms),
-        ORIGIN_GROUP: move.queue.group,
+        ORIGIN_GROUP: local_id(move.queue.group),
         DELIVERY_COUNT: str(move.delivery_count),
         DEAD_LETTER_REASON: move.reason,
         DEAD_LETTERED_AT: str(now_ms),
@@ -68,12 +70,12 @@ def restored(record: Record, now_ms: int) -> Record:
     return record._replace(timestamp_ms=now_ms, headers=_without_origin(record))
 
 
-def origin(record: Record) -> tuple[str | None, int | None]:
-    """Return the topic and partition in the origin headers."""
+def origin(record: Record, source: str) -> tuple[str | None, int | None]:
+    """Return the topic and partition in the origin headers of a record in the dead-letter topic `source`."""
     topic = partition = None
     for name, value in record.headers:
         if name == ORIGIN_TOPIC and value:
-            topic = value.decode(errors="replace")
+            topic = topic_beside(source, value.decode(errors="replace"))
         elif name == ORIGIN_PARTITION and value and value.isdigit() and len(value) < 10:
             partition = int(value)
     return topic, partition
@@ -120,10 +122,6 @@ def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfi
     return machine.settings(queue)
 
 
-# Called with moves that have ended, and whether they succeeded; others were returned to their queue.
-MovesWatcher = Callable[[Sequence[Move], bool], None]
-
-
 class _TargetDeleted(Exception):
     """The target topic of a redrive was deleted."""
 
@@ -153,8 +151,6 @@ class DlqWriter:
         self._clock = clock
         self._traces = traces
         self._queues: dict[tuple[QueueId, int, int], _MoveQueue] = {}
-        # Of running redrives.
-        self.watchers: list[MovesWatcher] = []
 
     def submit(self, host: StateMachineHost[QueueEngine], moves: Sequence[Move]) -> None:
         """Perform moves, and post MovesDone to the host when they are done."""
@@ -180,7 +176,6 @@ class DlqWriter:
             except _TargetDeleted:
                 returned = (pending.take(),)
                 pending.host.post_once(MovesReturned(moves=returned))
-                self._notify(returned, succeeded=False)
                 continue
             except Exception as error:  # noqa: BLE001 - a bug costs one queue of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
@@ -191,12 +186,7 @@ class DlqWriter:
             wait_seconds = RETRY_SECONDS
             done = tuple(pending.take() for _ in range(moved))
             pending.host.post_once(MovesDone(moves=done))
-            self._notify(done, succeeded=True)
         self._ended(key, pending)  # before another move could be added
-
-    def _notify(self, moves: Sequence[Move], *, succeeded: bool) -> None:
-        for watcher in self.watchers:
-            watcher(moves, succeeded)
 
     def _report(self, move: Move, error: Exception) -> None:
         """Log once why moves fail."""
@@ -291,7 +281,7 @@ class DlqWriter:
             return None
         index = move.partition
         if move.target:
-            came_from, partition = origin(record)
+            came_from, partition = origin(record, move.queue.topic)
             if came_from == topic and partition is not None and partition < found.partitions:
                 index = partition
             elif record.key is not None:

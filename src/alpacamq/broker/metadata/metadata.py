@@ -69,6 +69,8 @@ R = TypeVar("R")
 # How long a command may take, elections included; and the pause after an attempt without a controller.
 COMMAND_SECONDS = 30.0
 RETRY_SECONDS = 0.1
+# How long a request about an unknown topic waits for the controller, which may know it.
+CATCH_UP_SECONDS = 5.0
 # A controller whose timers are later than this was paused.
 MAX_LATE_MS = 1000
 # Changes of a large decision that need not be atomic are split into entries of this many.
@@ -157,6 +159,9 @@ class Metadata:
         self.controller_changes = 0
         # Commands that wait for the reply of another node.
         self._until_replaced: set[asyncio.Future[None]] = set()
+        # Waits for the controller's last entry: the one that has begun, and the one that begins after it.
+        self._catching_up: asyncio.Future[None] | None = None
+        self._next_catch_up: asyncio.Future[None] | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._tick_due_ms = 0
         self._forward: Forward | None = None
@@ -196,6 +201,9 @@ class Metadata:
     async def stop(self) -> None:
         """Stop taking part."""
         self._is_stopped = True
+        for waiting in (self._catching_up, self._next_catch_up):
+            if waiting is not None:
+                waiting.cancel()
         await self._quorum.stop()
         self._resign(RequestTimedOut("the broker is stopping; the command may have taken effect"))
 
@@ -402,6 +410,29 @@ class Metadata:
             applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._applied_waiters.append((index, applied))
             await applied
+
+    @property
+    def may_be_behind(self) -> bool:
+        """Whether another node may have committed entries that this one has not applied."""
+        return self._forward is not None and self._controller is None
+
+    async def catch_up(self) -> None:
+        """Return once the image contains everything that was committed before this call.
+
+        Raises NotController, RequestTimedOut. Callers share requests: one at a time is sent.
+        """
+        if not self.may_be_behind:
+            return
+        if self._next_catch_up is None:
+            self._next_catch_up = asyncio.ensure_future(self._catch_up_after(self._catching_up))
+        await asyncio.shield(self._next_catch_up)
+
+    async def _catch_up_after(self, earlier: "asyncio.Future[None] | None") -> None:
+        if earlier is not None:
+            # Its reply may have left the controller before this caller began to wait.
+            await asyncio.wait({earlier})
+        self._catching_up, self._next_catch_up = self._next_catch_up, None
+        await self.ask(DescribeQuorum(), CATCH_UP_SECONDS)
 
     # What the metadata log hands over.
 

@@ -35,6 +35,7 @@ from alpacamq.replication.leader import (
     PartitionLeader,
     ProposeIsr,
 )
+from alpacamq.replication.throttle import is_throttled
 from alpacamq.telemetry.logs import get_logger
 
 from .appends import Acks, Append, fail, record_outcomes
@@ -158,6 +159,8 @@ class Partition:
         # The replicas of the committed state; empty before the first role.
         self._replicas: Sequence[int] = ()
         self._isr: Collection[int] = ()
+        # Those among them that a reassignment adds.
+        self._adding: Collection[int] = ()
         # None unless this broker leads and there are other replicas.
         self._replicated: Replicated | None = None
         # Set by the replication host while another broker leads.
@@ -284,7 +287,7 @@ class Partition:
             # Only a partition with no other replica knows that all it has is committed.
             self.high_watermark = min(max(log.high_watermark_hint, log.start_offset), log.end_offset)
             self._counted_elsewhere = self.high_watermark
-        self._replicas, self._isr = state.replicas, state.isr
+        self._replicas, self._isr, self._adding = state.replicas, state.isr, state.adding
 
     def _new_core(self, host: ReplicationHost, state: CommittedState) -> PartitionLeader:
         log = self.log
@@ -363,6 +366,13 @@ class Partition:
         if self._replicated is None or self._replication is None:
             return []
         return self._replicated.core.followers(self._replication.now_ms())
+
+    def is_throttled(self, follower_id: BrokerId) -> bool:
+        """Whether a limit of the leader applies to a follower: see `replication.throttle`."""
+        assert self._replication is not None
+        place = f"{self.identity.partition}:{self._replication.node_id}"
+        listed = self.config.leader_replication_throttled_replicas
+        return is_throttled(follower_id, self._isr, self._adding, listed, place)
 
     def attach(self, session: ReplicaSession) -> None:
         """Tell a session of every change until `detach`."""
@@ -496,6 +506,10 @@ class Partition:
     @property
     def size_bytes(self) -> int:
         return self.log.size_bytes
+
+    def bytes_after(self, offset: int) -> int:
+        """Return about how many bytes lie at and after `offset`."""
+        return self.log.bytes_after(offset)
 
     @property
     def last_stable_offset(self) -> int:

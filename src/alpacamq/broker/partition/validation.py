@@ -90,9 +90,11 @@ def unpacked(
     data: bytearray | memoryview, header: BatchHeader, config: TopicConfig, limit_bytes: int
 ) -> tuple[bytearray | memoryview, BatchHeader]:
     """Return the batch after checks and changes that need its records. Slow: not for the event loop."""
-    records = list(read_records(data, limit_bytes))
     if config.is_compacted:
-        keyless = [index for index, record in enumerate(records) if record.key is None]
+        # One record at a time: a small batch may hold a million.
+        keyless = [
+            index for index, record in enumerate(read_records(data, limit_bytes)) if record.key is None
+        ]
         if keyless:
             raise InvalidRecord(
                 f"record {keyless[0]} of the batch has no key, which a compacted topic needs"
@@ -101,7 +103,7 @@ def unpacked(
     if config.compression_type == "producer" or _CODECS[config.compression_type] is header.codec:
         return data, header
     repacked = write_batch(
-        records,
+        read_records(data, limit_bytes),
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         codec=_CODECS[config.compression_type],

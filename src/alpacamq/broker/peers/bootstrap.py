@@ -36,7 +36,7 @@ from alpacamq.model.state_machine import Request
 from alpacamq.model.voters import Proposal
 from alpacamq.telemetry.logs import get_logger
 
-from .connection import ask
+from .connection import TlsProvider, ask
 from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Refusal
 from .values import Values
 
@@ -72,8 +72,10 @@ class Bootstrap:
         *,
         may_vote: bool = True,
         pause_seconds: float = PAUSE_SECONDS,
+        tls: TlsProvider | None = None,
     ) -> None:
         self._directory = directory
+        self._tls = tls
         self._candidates = candidates
         self._find_candidates = find_candidates
         self._local = local
@@ -239,6 +241,7 @@ class Bootstrap:
             value,
             expected=candidate.node_id,
             timeout_ms=ASK_TIMEOUT_MS,
+            tls=self._tls,
         )
         return cast("R", reply)
 

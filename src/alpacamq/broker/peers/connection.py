@@ -7,6 +7,7 @@ cannot be written yet waits in a queue with a limit, in which posts come first a
 
 import asyncio
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -34,6 +35,8 @@ from .values import InvalidValue, Values, error_from_bytes
 log = get_logger(__name__)
 
 R = TypeVar("R")
+# Returns the TLS context for a new connection.
+TlsProvider = Callable[[], ssl.SSLContext]
 
 CALL: Final = 1
 POST: Final = 2
@@ -527,10 +530,12 @@ async def dial(
     secret: bytes,
     follow: Callable[[Peer], P],
     timeout_seconds: float = handshake.TIMEOUT_SECONDS,
+    tls: TlsProvider | None = None,
 ) -> P:
     """Connect to a node and return the protocol that `follow` creates for it, connected.
 
-    Raises HandshakeFailed, OSError, or TimeoutError.
+    `tls` returns the context to use; without it the connection is plain. Raises HandshakeFailed, OSError, or
+    TimeoutError.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[asyncio.BaseProtocol] = loop.create_future()
@@ -538,7 +543,9 @@ async def dial(
     transport: asyncio.BaseTransport | None = None
     try:
         async with asyncio.timeout(timeout_seconds):
-            transport = await _connect(loop, address, lambda: _Dialling(client, str(address), follow, done))
+            transport = await _connect(
+                loop, address, lambda: _Dialling(client, str(address), follow, done), tls
+            )
             return cast("P", await done)
     except BaseException:
         if done.done() and not done.cancelled():
@@ -551,7 +558,10 @@ async def dial(
 
 
 async def _connect(
-    loop: asyncio.AbstractEventLoop, address: Address, protocol: Callable[[], asyncio.Protocol]
+    loop: asyncio.AbstractEventLoop,
+    address: Address,
+    protocol: Callable[[], asyncio.Protocol],
+    tls: TlsProvider | None,
 ) -> asyncio.BaseTransport:
     """Connect to the first address of a host that accepts. Raises OSError.
 
@@ -562,7 +572,14 @@ async def _connect(
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for family, _, _, _, target in found:
         try:
-            transport, _ = await loop.create_connection(protocol, str(target[0]), address.port, family=family)
+            transport, _ = await loop.create_connection(
+                protocol,
+                str(target[0]),
+                address.port,
+                family=family,
+                ssl=None if tls is None else tls(),
+                server_hostname=None if tls is None else address.host,
+            )
             return transport
         except OSError as error:
             errors.append(error)
@@ -581,6 +598,7 @@ async def ask(
     *,
     expected: BrokerId | None = None,
     timeout_ms: int = 5000,
+    tls: TlsProvider | None = None,
 ) -> tuple[Peer, Any]:
     """Make one call to an address, for nodes that are not known yet. Raises like `dial` and `call`."""
     loop = asyncio.get_running_loop()
@@ -593,6 +611,7 @@ async def ask(
         secret,
         lambda peer: CallConnection(loop, peer, values, DEFAULT_LIMITS),
         timeout_ms / 1000,
+        tls,
     )
     try:
         remaining_ms = int((until - loop.time()) * 1000)

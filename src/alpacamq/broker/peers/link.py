@@ -19,7 +19,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.logs import get_logger
 
-from .connection import DEFAULT_LIMITS, CallConnection, Late, Limits, dial
+from .connection import DEFAULT_LIMITS, CallConnection, Late, Limits, TlsProvider, dial
 from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Purpose
 from .values import Values
 
@@ -82,12 +82,14 @@ class Dialler(NamedTuple):
     values: Values
     limits: Limits = DEFAULT_LIMITS
     random: Callable[[], float] = random.random
+    # None: connections are plain.
+    tls: TlsProvider | None = None
 
     async def open(
         self, address: Address, node_id: BrokerId, purpose: Purpose, follow: Callable[[Peer], P]
     ) -> P:
         """Connect to a node. Raises HandshakeFailed, OSError or TimeoutError."""
-        return await dial(address, self.local(), node_id, purpose, self.secret, follow)
+        return await dial(address, self.local(), node_id, purpose, self.secret, follow, tls=self.tls)
 
 
 class PeerLink:

@@ -127,6 +127,7 @@ ATTRIBUTES: Mapping[type[e.AlpacaError], Mapping[str, Callable[[Any], object]]] 
     },
     e.NotController: {"controller": lambda value: msgspec.convert(value, int | None)},
     e.MemberIdRequired: {"member_id": lambda value: msgspec.convert(value, str)},
+    e.QuotaExceeded: {"retry_after_ms": lambda value: msgspec.convert(value, int)},
     e.StaleReceipt: {"is_done": lambda value: msgspec.convert(value, bool)},
     e.DamagedLog: {
         "path": lambda value: Path(msgspec.convert(value, str)),

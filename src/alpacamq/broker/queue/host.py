@@ -15,6 +15,7 @@ from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
 from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition
+from alpacamq.broker.slices import in_slices
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.topics import Topics
@@ -256,10 +257,6 @@ class QueueHost:
         """Return the broker that hosts the engine of a queue. Raises CoordinatorUnavailable."""
         return await self._machines.broker_of(DescribeRequest(queue=queue).routing_key)
 
-    async def check_is_here(self, queue: QueueId) -> None:
-        """Raise NotCoordinator if another broker hosts the engine of a queue."""
-        await self._machines.host_of(DescribeRequest(queue=queue).routing_key)
-
     def settings(self, queue: QueueId, overrides: Mapping[str, str]) -> TopicConfig:
         """Return a topic's settings with the overrides of a group. Raises UnknownTopic."""
         return overridden(self._topics.config_of(self._topics.image.topic(queue.topic)), overrides)
@@ -389,9 +386,18 @@ class QueueHost:
         replies = await self._machines.ask_all(DescribeAllRequest())
         return [each for reply in replies for each in reply.queues]
 
-    def stats(self) -> list[DescribeReply]:
-        """Describe every queue of this broker that is loaded."""
-        return [stats for machine in self._machines.machines for stats in machine.stats()]
+    @property
+    def queue_count(self) -> int:
+        """How many queues of this broker are loaded."""
+        return sum(machine.queue_count for machine in self._machines.machines)
+
+    async def stats(self) -> list[DescribeReply]:
+        """Describe every queue of this broker that is loaded, in slices: a queue may have many partitions."""
+        found: list[DescribeReply] = []
+        for machine in list(self._machines.machines):
+            async for some in in_slices(machine.stats()):
+                found += (each for each in some if each is not None)
+        return found
 
     async def settled(self) -> None:
         """Return once no queue refers to records that this broker has lost in a power cut.

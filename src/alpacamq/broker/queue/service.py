@@ -79,7 +79,7 @@ class Queues:
         self._topics = topics
         self._reads = reads
         self._redrives = Redrives(host, topics)
-        self._redrive_calls = RedriveCalls(host, topics, self._redrives, peers)
+        self._redrive_calls = RedriveCalls(topics, self._redrives, peers)
         # The calls of other brokers that this one answers.
         self.handlers = {**host.views.handlers, **self._redrive_calls.handlers}
 
@@ -328,9 +328,14 @@ class Queues:
         """Describe every queue, on any broker."""
         return await self._host.describe_all()
 
-    def stats(self) -> list[DescribeReply]:
+    @property
+    def queue_count(self) -> int:
+        """How many queues of this broker are loaded."""
+        return self._host.queue_count
+
+    async def stats(self) -> list[DescribeReply]:
         """Describe every queue of this broker that is loaded."""
-        return self._host.stats()
+        return await self._host.stats()
 
     async def start_redrive(
         self,
@@ -341,7 +346,7 @@ class Queues:
         max_messages: int | None = None,
     ) -> RedriveTask:
         """Start to move dead letters to `target`, or each to the topic it came from."""
-        return await self._redrive_calls.start(
+        return await self._redrives.start(
             source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
         )
 

@@ -66,6 +66,9 @@ SEARCH_MS: Final = 10_000
 COMPACTION_MS: Final = 600_000
 # A long poll is made of calls that wait this long at most.
 LEG_MS: Final = 5000
+# How long the bounds of a partition wait for a new leader to learn its end.
+SETTLE_SECONDS: Final = 2.0
+SETTLE_PAUSE_SECONDS: Final = 0.01
 # A verified piece up to this size is read at once: a thread would cost more.
 _AT_ONCE_BYTES: Final = 64 << 10
 
@@ -184,13 +187,30 @@ class RemoteReads:
 
         Looks for leaders that do not answer for `retry_ms`, by default as long as a failover takes.
         """
-        found: list[Bounds | AlpacaError] = []
-        for place in places:
-            partition = self._leaders.led(place)
-            if partition is None:
-                return await self._leaders.ask_each(places, self._local_bounds, self._call_bounds, retry_ms)
-            found.append(bounds_of(partition))
-        return found
+        led = [each for place in places if (each := self._leaders.led(place)) is not None]
+        left_seconds = await self._settle(led, SETTLE_SECONDS)
+        if len(led) == len(places):
+            return [bounds_of(partition) for partition in led]
+
+        async def local(partition: Partition) -> Bounds:
+            """Return the bounds of a partition, which may be led here only since the request began."""
+            nonlocal left_seconds
+            left_seconds = await self._settle([partition], left_seconds)
+            return bounds_of(partition)
+
+        return await self._leaders.ask_each(places, local, self._call_bounds, retry_ms)
+
+    async def _settle(self, partitions: Sequence[Partition], within_seconds: float) -> float:
+        """Wait until new leaders know their end: all that former ones may have acknowledged.
+
+        Not for long: without enough replicas in sync a leader does not learn it. Returns the time left.
+        """
+        unsettled = [each for each in partitions if not each.covers_former_epochs]
+        while unsettled and within_seconds > 0:
+            await asyncio.sleep(SETTLE_PAUSE_SECONDS)
+            within_seconds -= SETTLE_PAUSE_SECONDS
+            unsettled = [each for each in unsettled if each.is_leading and not each.covers_former_epochs]
+        return within_seconds
 
     async def bounds_at(self, place: PartitionId) -> Bounds:
         """Return the bounds of one partition."""
@@ -198,9 +218,6 @@ class RemoteReads:
         if isinstance(found, AlpacaError):
             raise found
         return found
-
-    async def _local_bounds(self, partition: Partition) -> Bounds:
-        return bounds_of(partition)
 
     async def _call_bounds(
         self, leader: BrokerId, places: Sequence[PartitionId]
@@ -505,7 +522,10 @@ class RemoteReads:
         _check_count(request.places)
         found: list[Bounds | None] = []
         errors: dict[int, RemoteError] = {}
+        left_seconds = SETTLE_SECONDS
         async for some in in_slices(request.places):
+            led = [each for place in some if (each := self._leaders.led(place)) is not None]
+            left_seconds = await self._settle(led, left_seconds)
             for place in some:
                 partition = self._leaders.led(place)
                 if partition is None:

@@ -46,7 +46,7 @@ class FollowerLag(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MoveProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a replica is that a reassignment adds, as the leader sees it; offsets."""
+    """How far a replica is that a reassignment adds, as the leader sees it: offsets, and bytes left."""
 
     topic_id: TopicId
     index: int
@@ -54,6 +54,8 @@ class MoveProgress(msgspec.Struct, frozen=True, array_like=True):
     start_offset: int
     end_offset: int
     leader_end_offset: int
+    # About; None if the node has an earlier version.
+    bytes_left: int | None = None
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +170,7 @@ class ClusterStatus:
                     partition.start_offset,
                     max(follower.end_offset, partition.start_offset),
                     partition.end_offset,
+                    partition.bytes_after(follower.end_offset),
                 )
                 for follower in partition.followers()
                 if follower.broker_id in state.adding

@@ -3,6 +3,8 @@
 The session is incremental: a request names the partitions whose position changed, and the leader answers
 each position once. While nothing is to be reported, one request waits at the leader; a new one ends its wait,
 so that a flushed position is never held up.
+
+Positions of replicas that are throttled are held back until there is room for what they fetch.
 """
 
 import asyncio
@@ -25,6 +27,7 @@ from alpacamq.protocol.replica_fetch_codec import (
     read_correlation_id,
 )
 from alpacamq.replication.follower import FetchPosition
+from alpacamq.replication.throttle import Throttle
 from alpacamq.telemetry.logs import get_logger
 
 from .following import Following
@@ -177,10 +180,12 @@ class Fetcher:
         node_id: BrokerId,
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
+        throttle: Throttle,
         pace_changed: Callable[[Following], None],
     ) -> None:
         """`broker_epoch` returns that of this broker's registration.
 
+        `throttle` limits what all fetchers of this broker fetch for replicas that are throttled.
         `pace_changed` is called with a partition that belongs to the fetcher of the other pace.
         """
         self.leader_id = leader_id
@@ -190,9 +195,13 @@ class Fetcher:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
+        self._throttle = throttle
         self._followed: dict[PartitionKey, Following] = {}
         # Positions to report, and partitions that the leader need not remember.
         self._unsent: dict[PartitionKey, FetchPosition] = {}
+        # Positions that wait for room, in order.
+        self._held: dict[PartitionKey, FetchPosition] = {}
+        self._release_timer: asyncio.TimerHandle | None = None
         self._forgotten: dict[PartitionKey, None] = {}
         # Partitions whose position the leader has not answered.
         self._open: dict[PartitionKey, None] = {}
@@ -224,14 +233,14 @@ class Fetcher:
         key = following.key
         self._followed[key] = following
         self._unsent.pop(key, None)
+        self._held.pop(key, None)
         self._open.pop(key, None)
         following.fetcher = self
         if is_new_leader:
             following.position = None
         elif following.position is not None:
             # Another fetcher of the same leader was asked for it, and has not sent it or has no answer.
-            self._unsent[key] = following.position
-            self._send_soon()
+            self._send_position(following, following.position)
         following.drive()
 
     def remove(self, following: Following) -> None:
@@ -240,6 +249,7 @@ class Fetcher:
         if self._followed.get(key) is following:
             del self._followed[key]
             self._unsent.pop(key, None)
+            self._held.pop(key, None)
             self._open.pop(key, None)
             if self._connection is not None:
                 self._forgotten[key] = None
@@ -251,8 +261,42 @@ class Fetcher:
         following.position = position
         if former is not None and key in self._open and is_same_place(former, position):
             return  # the leader has it, and has not answered it
+        self._send_position(following, position)
+
+    def _send_position(self, following: Following, position: FetchPosition) -> None:
+        """Send a position with the next request, or once there is room for what it fetches."""
+        key = following.key
+        if self._is_throttled(following) and (self._held or not self._throttle.room(self._now_ms())):
+            self._unsent.pop(key, None)
+            self._held[key] = position
+            self._release_later()
+            return
+        self._held.pop(key, None)
         self._unsent[key] = position
         self._send_soon()
+
+    def _is_throttled(self, following: Following) -> bool:
+        return self._throttle.rate is not None and following.is_throttled
+
+    def _release_later(self) -> None:
+        if self._release_timer is None:
+            wait_ms = self._throttle.wait_ms(self._now_ms())
+            self._release_timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._release)
+
+    def _release(self) -> None:
+        """Send a position that was held back, and others that are not throttled any more."""
+        self._release_timer = None
+        room = self._throttle.rate is None or self._throttle.room(self._now_ms()) > 0
+        for key, position in list(self._held.items()):
+            if (is_throttled := self._is_throttled(self._followed[key])) and not room:
+                continue
+            room = room and not is_throttled  # what it brings is not known yet
+            del self._held[key]
+            self._unsent[key] = position
+        if self._unsent:
+            self._send_soon()
+        if self._held:
+            self._release_later()
 
     def retry_at(self, following: Following, deadline_ms: int) -> None:
         delay_ms = max(deadline_ms - self._now_ms(), 0) + 1
@@ -289,6 +333,8 @@ class Fetcher:
                 self._lost(await self._until_closed(connection))
                 failures = 0 if loop.time() - connected_at >= STABLE_SECONDS else failures + 1
         finally:
+            if self._release_timer is not None:
+                self._release_timer.cancel()
             if self._connection is not None:
                 self._connection.close("no partition is followed there any more")
                 self._connection = None
@@ -315,7 +361,7 @@ class Fetcher:
         self._report(reason)
         self._open.clear()
         for following in list(self._followed.values()):
-            if following.key not in self._unsent:
+            if following.key not in self._unsent and following.key not in self._held:
                 following.unreachable()
 
     def _report(self, reason: str) -> None:
@@ -365,7 +411,7 @@ class Fetcher:
                     position.offset,
                     position.last_epoch,
                     following.partition.start_offset,
-                    self.pace.max_partition_bytes,
+                    self._max_bytes(following),
                 )
             )
         forgotten: dict[bytes, list[int]] = {}
@@ -389,6 +435,13 @@ class Fetcher:
         if self._unsent or self._forgotten:
             self._send_soon()
 
+    def _max_bytes(self, following: Following) -> int:
+        limit = self.pace.max_partition_bytes
+        if self._is_throttled(following):
+            # Less than a batch brings one batch.
+            limit = min(limit, max(self._throttle.room(self._now_ms()), 1))
+        return limit
+
     def _received(self, frame: memoryview) -> None:
         self.received_bytes += len(frame)
         correlation_id = read_correlation_id(frame)
@@ -408,14 +461,18 @@ class Fetcher:
             del self._open[key]
         if answer.records:
             following.note_size(len(answer.records), self.pace.max_partition_bytes)
+            if self._is_throttled(following):
+                self._throttle.copied(len(answer.records))
         following.answered(answer.fetched, answer.records)
-        if following.fetcher is self and is_far_behind(following) != self.pace.is_bulk:
+        if following.fetcher is self and is_bulk(following, self._throttle) != self.pace.is_bulk:
             self._pace_changed(following)
 
 
-def is_far_behind(following: Following) -> bool:
-    """Whether a partition has so much to fetch that it gets a connection apart from those in sync."""
-    return following.full_responses >= FULL_RESPONSES
+def is_bulk(following: Following, throttle: Throttle) -> bool:
+    """Whether a partition gets a connection apart from those in sync: it has much to fetch, or waits."""
+    return following.full_responses >= FULL_RESPONSES or (
+        throttle.rate is not None and following.is_throttled
+    )
 
 
 def is_same_place(one: FetchPosition, other: FetchPosition) -> bool:

@@ -28,12 +28,15 @@ from alpacamq.replication.follower import (
     RestartAt,
     TruncateTo,
 )
+from alpacamq.replication.throttle import is_throttled
 from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
 # When to try again to flush a log that could not be flushed.
 FLUSH_RETRY_MS = 1000
+# How long after a log was emptied because of a failed flush it may be emptied for another one.
+REBUILD_AGAIN_MS = 60_000
 # When to try again to truncate a log that could not be truncated.
 CUT_RETRY_SECONDS = 1.0
 _LENGTH = Struct(">i")
@@ -103,6 +106,8 @@ class Following:
         # leader has not told its end since.
         self.is_rebuilding = False
         self._rebuilt_end: int | None = None
+        # When a log may be emptied again after another failed flush.
+        self._rebuild_again_ms = 0
         self._cutting: asyncio.Task[None] | None = None
         self._last_failure = ""
 
@@ -136,6 +141,16 @@ class Following:
         """Begin nothing any more: the partition is led here, or not on this broker any more."""
         self._is_suspended = True
         self.fetcher = None
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a limit of the follower applies: see `replication.throttle`."""
+        state = self._state
+        if state is None:
+            return False
+        node_id, index = self._resources.node_id, self.partition.identity.partition
+        listed = self.partition.config.follower_replication_throttled_replicas
+        return is_throttled(node_id, state.isr, state.adding, listed, f"{index}:{node_id}")
 
     @property
     def is_cutting(self) -> bool:
@@ -177,7 +192,7 @@ class Following:
             self.drive()
 
     def flush_failed(self) -> None:
-        """Note that a flush failed. If the log is in doubt, it takes no writes until the broker restarts."""
+        """Note that a flush failed. If the log is in doubt, it takes no writes until it is rebuilt."""
         self._failed("flush failed")
         if self.partition.log.is_flushable and self.fetcher is not None:
             self.fetcher.retry_at(self, self._resources.now_ms() + FLUSH_RETRY_MS)
@@ -202,7 +217,13 @@ class Following:
         return PartitionId(self.partition.topic_id, self.partition.identity.partition)
 
     def _rebuild_if_allowed(self) -> None:
-        if self.may_rebuild() and self.partition.log.is_flushable:
+        stored, now_ms = self.partition.log, self._resources.now_ms()
+        if self.may_rebuild() and stored.is_restartable:
+            if stored.in_doubt is not None:
+                # A disk that keeps failing must not fetch everything again and again.
+                if now_ms < self._rebuild_again_ms:
+                    return  # heartbeats that report the damage try again
+                self._rebuild_again_ms = now_ms + REBUILD_AGAIN_MS
             log.warning(
                 "replica_rebuilt", partition=str(self.partition.identity), reason=self.partition.log.loss
             )

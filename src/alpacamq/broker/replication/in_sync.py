@@ -26,6 +26,8 @@ log = get_logger(__name__)
 MAX_PROPOSALS: Final = 1000
 # After this long the outcome of a command counts as unknown.
 COMMAND_SECONDS: Final = 5.0
+# A refusal that does not change is logged once in this time for each partition.
+LOG_AGAIN_MS: Final = 10_000
 # Partitions that are looked at between two turns of the event loop.
 TICKED_AT_ONCE: Final = 200
 
@@ -54,6 +56,8 @@ class IsrProposals:
         self._wake = asyncio.Event()
         self._is_tick_due = asyncio.Event()
         self._in_doubt: dict[Partition, None] = {}
+        # The last refusal of each partition that was logged, and when.
+        self._refused: dict[Partition, tuple[str, int]] = {}
 
     @property
     def led(self) -> Iterable[Partition]:
@@ -67,6 +71,7 @@ class IsrProposals:
         self._led.pop(partition, None)
         self._proposing.pop(partition, None)
         self._in_doubt.pop(partition, None)
+        self._refused.pop(partition, None)
 
     def has_proposal(self, partition: Partition) -> None:
         self._proposing[partition] = None
@@ -157,6 +162,7 @@ class IsrProposals:
             log.info(
                 "in_sync_set_changed", partition=str(partition.identity), in_sync=sorted(result.state.isr)
             )
+            self._refused.pop(partition, None)
             partition.proposal_ended(core, lambda each: each.altered(request_id, state, now_ms))
             return
         failure = None if result is None else result.failure
@@ -165,15 +171,22 @@ class IsrProposals:
             is_led = partition.proposal_ended(core, report)
         else:
             is_led = partition.proposal_ended(core, lambda each: each.alter_unknown(request_id, now_ms))
-        if failure is not None:
+        if failure is not None and partition in self._led:
+            self._report(partition, failure, now_ms)
+        if is_led:
+            self._in_doubt[partition] = None
+
+    def _report(self, partition: Partition, failure: Failure, now_ms: int) -> None:
+        """Log a refusal when it is new, and then from time to time: it is repeated several times a second."""
+        reason, logged_ms = self._refused.get(partition, ("", 0))
+        if reason != failure.reason or now_ms - logged_ms >= LOG_AGAIN_MS:
+            self._refused[partition] = failure.reason, now_ms
             log.warning(
                 "in_sync_set_not_changed",
                 partition=str(partition.identity),
                 error=failure.error,
                 reason=failure.reason,
             )
-        if is_led:
-            self._in_doubt[partition] = None
 
     def _committed(self, topic_id: TopicId, state: PartitionState) -> CommittedState:
         image = self._metadata.image

@@ -14,16 +14,21 @@ import msgspec
 
 from alpacamq.broker.metadata.metadata import Metadata
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.cluster.broker_config import FOLLOWER_RATE, LEADER_RATE, throttled_rate
 from alpacamq.cluster.image import Delta
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock
 from alpacamq.replication.leader import KnownBrokers
+from alpacamq.replication.throttle import Throttle
+from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ReplicationStats
 
-from .fetcher import BULK, LIVE, Fetcher, FetchPeers, Pace, is_far_behind
+from .fetcher import BULK, LIVE, Fetcher, FetchPeers, Pace, is_bulk
 from .following import Flushes, FollowerResources, Following
 from .in_sync import IsrProposals
+
+log = get_logger(__name__)
 
 
 class FlushPolicy(StrEnum):
@@ -105,7 +110,11 @@ class Replication:
             now_ms=self.now_ms,
             replica_lag_ms=settings.replica_lag_ms,
         )
+        # What is sent to and fetched for replicas that are not in sync.
+        self.leader_throttle = Throttle()
+        self.follower_throttle = Throttle()
         self._know_brokers()
+        self._know_rates()
         metadata.subscribe(self._image_changed)
 
     def connect(self, peers: FetchPeers) -> None:
@@ -207,7 +216,7 @@ class Replication:
     def _assign(self, following: Following, *, is_new_leader: bool) -> None:
         """Let the fetcher of its leader follow a partition."""
         leader_id = following.core.leader_id
-        pace = BULK if is_far_behind(following) else LIVE
+        pace = BULK if is_bulk(following, self.follower_throttle) else LIVE
         fetcher = None if leader_id is None else self._fetcher(leader_id, pace)
         current = following.fetcher
         if current is not fetcher and isinstance(current, Fetcher):
@@ -235,6 +244,7 @@ class Replication:
             node_id=self.node_id,
             broker_epoch=self._broker_epoch,
             now_ms=self.now_ms,
+            throttle=self.follower_throttle,
             pace_changed=self._pace_changed,
         )
         self._fetchers[leader_id, pace] = fetcher, self._spawn(fetcher.run())
@@ -264,6 +274,16 @@ class Replication:
         if delta.brokers:
             self._know_brokers()
             self._proposals.look_now()
+        if delta.broker_configs:
+            self._know_rates()
+
+    def _know_rates(self) -> None:
+        image = self._metadata.image
+        for throttle, name in ((self.leader_throttle, LEADER_RATE), (self.follower_throttle, FOLLOWER_RATE)):
+            rate = throttled_rate(image, self.node_id, name)
+            if rate != throttle.rate:
+                log.info("replication_throttled", setting=name, rate=rate)
+                throttle.set_rate(rate, self.now_ms())
 
     def _know_brokers(self) -> None:
         brokers = self._metadata.image.brokers.values()

@@ -8,16 +8,17 @@ import signal
 import string
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from struct import Struct
 
 from alpacamq.cli.cells import Cell, size_text
-from alpacamq.cli.commands import broker_addresses, connect, connect_http, http_addresses
+from alpacamq.cli.commands import broker_addresses, connect, connect_http
 from alpacamq.cli.output import Output, Table, print_message
 from alpacamq.cli.progress import ProgressBar
+from alpacamq.client.connect import Tls
 from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq.client.http.connection import HttpApi, Problem
 from alpacamq.client.http.queues import QueueName, Settle, delete_queues, receive, settle
@@ -50,6 +51,7 @@ class BenchTopic:
     topic: str
     partitions: int
     login: Login | None
+    tls: Tls | None
 
     def of(self, client: int) -> TopicPartition:
         return TopicPartition(TopicName(self.topic), client % self.partitions)
@@ -60,7 +62,7 @@ class Writer:
 
     def __init__(self, place: BenchTopic, client: int, load: Load) -> None:
         self._load = load
-        self._cluster = Cluster(place.broker, login=place.login)
+        self._cluster = Cluster(place.broker, login=place.login, tls=place.tls)
         self._writer = PartitionWriter(self._cluster, place.of(client), load.acks)
         # Text of few letters, which compresses about as well as typical messages.
         letters = random.Random(client).choices(string.ascii_lowercase[:16], k=load.size_bytes)  # noqa: S311
@@ -108,7 +110,7 @@ def consume(
     """Read the client's partitions from start to end, and measure each fetch."""
     mine = [each for each in sorted(ends) if each.partition % load.clients == client]
     wanted = load.share(client)
-    with Cluster(place.broker, login=place.login) as cluster:
+    with Cluster(place.broker, login=place.login, tls=place.tls) as cluster:
         fetchers = [PartitionFetcher(cluster, each, Isolation.COMMITTED) for each in mine]
         spans = extents(cluster, mine)
         gate.wait()
@@ -171,7 +173,7 @@ def publish_timed(
 
 def follow(place: BenchTopic, sent: SentCounts, partition: int, meter: Meter, gate: Gate) -> None:
     """Read one partition as it grows, and measure each message from its scheduled time."""
-    with Cluster(place.broker, login=place.login) as cluster:
+    with Cluster(place.broker, login=place.login, tls=place.tls) as cluster:
         fetcher = PartitionFetcher(cluster, place.of(partition), Isolation.COMMITTED)
         position = extents(cluster, [place.of(partition)])[place.of(partition)].end
         patience = IdleTimeout(sent)
@@ -191,7 +193,7 @@ def follow(place: BenchTopic, sent: SentCounts, partition: int, meter: Meter, ga
 class Drain:
     """Receives and acknowledges until all messages are done."""
 
-    api: Address
+    connect: Callable[[], HttpApi]
     queue: QueueName
     load: Load
     sent: SentCounts
@@ -200,7 +202,7 @@ class Drain:
     def run(self, meter: Meter, gate: Gate) -> None:
         patience = IdleTimeout(self.sent)
         self.meters.append(meter)
-        with HttpApi(self.api) as http:
+        with self.connect() as http:
             http.get(["livez"], dict[str, object])
             gate.wait()
             while not gate.stop.is_set():
@@ -294,7 +296,7 @@ def run_queue(parsed: argparse.Namespace, output: Output) -> None:
             _fill(place, load, total)
             sent.more(0, total)
             sent.ended()
-        drain = Drain(api=http_addresses(parsed)[0], queue=queue, load=load, sent=sent)
+        drain = Drain(connect=partial(connect_http, parsed), queue=queue, load=load, sent=sent)
 
         def client(number: int, meter: Meter, gate: Gate) -> None:
             if number < writers:
@@ -362,6 +364,7 @@ def _topic(parsed: argparse.Namespace) -> Iterator[BenchTopic]:
             topic=name,
             partitions=len(topic.partitions),
             login=parsed.target.login,
+            tls=parsed.target.tls,
         )
     finally:
         if is_made and not parsed.keep:

@@ -12,6 +12,7 @@ from alpacamq.wire.cluster import (
     NodeStatus,
     PartitionOutcome,
     PartitionOutcomes,
+    Throttle,
 )
 
 from .connection import HttpApi
@@ -75,6 +76,12 @@ def reassign(api: HttpApi, wanted: Sequence[tuple[str, int, list[int] | None]]) 
         path = ("cluster", "reassignments")
         found += api.send("POST", path, PartitionOutcomes, body, wait_ms=_COMMAND_MS).partitions
     return found
+
+
+def set_throttle(api: HttpApi, rate: int | None) -> None:
+    """Limit the bytes a second of reassignments on each node; None: no limit."""
+    path = ("cluster", "throttle")
+    api.send("PUT", path, Throttle, {"bytes_per_second": rate}, wait_ms=_COMMAND_MS)
 
 
 def elect_leaders(

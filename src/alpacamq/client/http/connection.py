@@ -4,6 +4,7 @@ Before its first request a connection requests /version, so that an address with
 within seconds, although the response to a long poll may take much longer.
 """
 
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from alpacamq.client.connect import connect
+from alpacamq.client.connect import Tls, connect
 from alpacamq.client.errors import Unreachable
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -97,7 +98,14 @@ class HttpApi:
     request that was sent is not repeated.
     """
 
-    def __init__(self, address: Address, *others: Address, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *others: Address,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._tls = tls
         self._credentials = {} if credentials is None else {"Authorization": credentials.header}
         # Of the broker in use.
         self.address = address
@@ -182,7 +190,7 @@ class HttpApi:
         self._deadline = time.monotonic() + CONNECT_S
         connection = HTTPConnection(str(self.address))
         connection.auto_open = 0
-        connection.sock = connect(self.address, self._deadline, named_by=_NAMED_BY)
+        connection.sock = connect(self.address, self._deadline, named_by=_NAMED_BY, tls=self._tls)
         try:
             self._read(Version, self._exchange(connection, "GET", "/version", None))
         except Problem as problem:
@@ -263,7 +271,12 @@ class HttpApi:
         )
 
     def _closed(self, method: str, target: str, error: Exception) -> Unreachable:
-        return Unreachable(f"{self.address} closed the connection during {method} {target}: {error}")
+        hint = ""
+        if self._tls is None and target == "/version":
+            hint = "; if this listener uses TLS, use --tls or --ca FILE"
+        elif isinstance(error, ssl.SSLError):
+            hint = "; it may ask for a certificate that it accepts (--cert FILE --key FILE)"
+        return Unreachable(f"{self.address} closed the connection during {method} {target}: {error}{hint}")
 
     def _left_s(self) -> float:
         left = self._deadline - time.monotonic()

@@ -32,11 +32,25 @@ def create_key(
     return api.send("POST", ("keys",), CreatedKey, body, wait_ms=_COMMAND_MS)
 
 
+def rotate_key(api: HttpApi, key_id: str, *, overlap_ms: int) -> CreatedKey:
+    """Replace a key, which ends after `overlap_ms`; return the new one, with its secret. Raises NotFound."""
+    try:
+        body = {"overlap_ms": overlap_ms}
+        return api.send("POST", ("keys", key_id, "rotate"), CreatedKey, body, wait_ms=_COMMAND_MS)
+    except Problem as problem:
+        raise _not_found(api, problem, key_id) from None
+
+
 def delete_key(api: HttpApi, key_id: str) -> None:
     """Delete a key. Raises NotFound."""
     try:
         api.send("DELETE", ("keys", key_id), type(None), wait_ms=_COMMAND_MS)
     except Problem as problem:
-        if problem.kind == "unknown-api-key":
-            raise NotFound("API key", key_id, [each.id for each in list_keys(api)]) from None
-        raise
+        raise _not_found(api, problem, key_id) from None
+
+
+def _not_found(api: HttpApi, problem: Problem, key_id: str) -> Exception:
+    """Return NotFound with the keys that there are, if that is the problem."""
+    if problem.kind != "unknown-api-key":
+        return problem
+    return NotFound("API key", key_id, [each.id for each in list_keys(api)])

@@ -13,6 +13,7 @@ from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
+from alpacamq.client.connect import Tls
 from alpacamq.client.errors import NotFound, Refused, Unreachable, check, only
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -63,9 +64,12 @@ def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
 class Cluster:
     """Routes requests to the right broker; connects on first use."""
 
-    def __init__(self, bootstrap: Address, *others: Address, login: Login | None = None) -> None:
+    def __init__(
+        self, bootstrap: Address, *others: Address, login: Login | None = None, tls: Tls | None = None
+    ) -> None:
         self._bootstrap = bootstrap
         self._login = login
+        self._tls = tls
         self._others = others
         self._connections: dict[Address, Connection] = {}
 
@@ -177,7 +181,7 @@ class Cluster:
     def _to(self, address: Address) -> Connection:
         connection = self._connections.get(address)
         if connection is None or not connection.is_open:
-            connection = self._connections[address] = Connection(address, login=self._login)
+            connection = self._connections[address] = Connection(address, login=self._login, tls=self._tls)
         return connection
 
 

@@ -5,6 +5,7 @@ response could be mistaken for the response to another request.
 """
 
 import secrets
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from struct import Struct
 from typing import TypeVar
 
 from alpacamq import __version__
-from alpacamq.client.connect import connect
+from alpacamq.client.connect import Tls, connect
 from alpacamq.client.errors import Refused, Unreachable, check
 from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS, Api, ApiKey
@@ -86,14 +87,22 @@ class Login:
 class Connection:
     """A socket with negotiated versions."""
 
-    def __init__(self, address: Address, *, login: Login | None = None, connect_s: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        login: Login | None = None,
+        tls: Tls | None = None,
+        connect_s: float = CONNECT_S,
+    ) -> None:
         self.address = address
+        self._tls = tls
         self._login = login
         self._login_again_at = inf
         self._was_served = False
         self._correlation_id = 0
         self._deadline = time.monotonic() + connect_s
-        self._socket = connect(address, self._deadline, named_by=_NAMED_BY)
+        self._socket = connect(address, self._deadline, named_by=_NAMED_BY, tls=tls)
         try:
             self._spoken = self._handshake()
             if login is not None:
@@ -208,6 +217,10 @@ class Connection:
             # So does a broker with security.authentication, after ApiVersions.
             anonymous = self._login is None and api.key != ApiKey.API_VERSIONS and not self._was_served
             hint = "; if it asks clients to authenticate, give a user and a password" if anonymous else ""
+            if self._tls is None and api.key == ApiKey.API_VERSIONS:
+                hint = "; if this listener uses TLS, use --tls or --ca FILE"
+            elif isinstance(error, ssl.SSLError):
+                hint = "; it may ask for a certificate that it accepts (--cert FILE --key FILE)"
             raise Unreachable(
                 f"{self.address} closed the connection during {api.name}: {error}{hint}"
             ) from error

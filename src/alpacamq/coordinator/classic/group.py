@@ -37,6 +37,7 @@ from alpacamq.model.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from alpacamq.model.names import topic_in_group
 from alpacamq.model.state_machine import Change, Outcome, Reply
 
 from .roster import CONSUMER_PROTOCOL, ClassicState, Member, Rebalance, Roster, subscribed_topics
@@ -333,9 +334,11 @@ class ClassicGroup:
 
     def subscribes(self, topic: str) -> bool:
         """Return whether a member may read this topic."""
+        # Members name topics as their tenant does.
+        named = topic_in_group(self.id, topic)
         for member in self._roster:
             topics = subscribed_topics(member.metadata(self._rebalance.protocol_name))
-            if topics is None or topic in topics:
+            if topics is None or named in topics:
                 return True
         return False
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from alpacamq.coordinator.members import MemberTargets
 from alpacamq.model.errors import InvalidRegularExpression
 from alpacamq.model.ids import TopicId
+from alpacamq.model.names import topic_for_pattern
 from alpacamq.model.state_machine import Change
 
 from .messages import JOIN_EPOCH, Partitions, TopicSummary, TopicsView
@@ -401,9 +402,10 @@ def _pattern_options() -> Any:
 
 
 class Subscriptions:
-    """Resolves subscriptions to topics, as of one version of the topics."""
+    """Resolves the subscriptions of a group to topics, as of one version of the topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self._group = group
         self._version: int | None = None
         self._patterns: dict[str, TopicPattern] = {}
         self._matches: dict[str, frozenset[str]] = {}
@@ -445,7 +447,12 @@ class Subscriptions:
             if regex not in self._patterns:
                 self._patterns[regex] = TopicPattern(regex)
             matches = self._patterns[regex].matches
-            self._matches[regex] = frozenset(name for name in topics.names() if matches(name))
+            # A pattern is about the names that topics have in the tenant of the group.
+            self._matches[regex] = frozenset(
+                name
+                for name in topics.names()
+                if (named := topic_for_pattern(self._group, name)) is not None and matches(named)
+            )
         return self._matches[regex]
 
 
@@ -455,7 +462,7 @@ class TargetAssignment(MemberTargets[Partitions]):
     def __init__(self, group: str, default_assignor: str) -> None:
         super().__init__(group, records, {})
         self._default_assignor = default_assignor
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions(group)
         self.topics_digest = b""
 
     def topics_differ(self, profiles: Mapping[str, Profile], topics: TopicsView) -> bool:

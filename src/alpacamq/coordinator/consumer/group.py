@@ -15,6 +15,7 @@ import msgspec
 from alpacamq.coordinator.members import EpochGroup, MemberRoster
 from alpacamq.coordinator.rebalances import RebalanceCause
 from alpacamq.model.errors import GroupMaxSizeReached, UnsupportedAssignor
+from alpacamq.model.names import topic_for_pattern
 from alpacamq.model.state_machine import Change
 
 from .assignment import (
@@ -78,8 +79,11 @@ class ConsumerRoster(MemberRoster[Profile, Current, PartitionOwners]):
     def subscribes(self, topic: str) -> bool:
         """Return whether any member subscribes to this topic."""
         profiles = self.profiles.values()
-        return any(topic in profile.topics for profile in profiles) or any(
-            TopicPattern(regex).matches(topic) for regex in {profile.regex for profile in profiles} if regex
+        if any(topic in profile.topics for profile in profiles):
+            return True
+        named = topic_for_pattern(self._group, topic)
+        return named is not None and any(
+            TopicPattern(regex).matches(named) for regex in {profile.regex for profile in profiles} if regex
         )
 
     def describe(self, member_id: str, target: Partitions) -> ConsumerMemberDescription:

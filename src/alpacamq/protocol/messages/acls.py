@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from alpacamq.protocol.notation import Int8, Int16, Int32, Message, String
+from alpacamq.protocol.notation import ErrorText, Int8, Int16, Int32, Message, String
 
 _LITERAL = 3
 
@@ -34,7 +34,7 @@ class DescribeAclsResource(Message):
 class DescribeAclsResponse(Message, flexible_from=2):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     resources: Sequence[DescribeAclsResource] = []
 
 
@@ -54,7 +54,7 @@ class CreateAclsRequest(Message, flexible_from=2):
 
 class AclCreationResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class CreateAclsResponse(Message, flexible_from=2):
@@ -78,7 +78,7 @@ class DeleteAclsRequest(Message, flexible_from=2):
 
 class DeleteAclsMatchingAcl(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     resource_type: Int8
     resource_name: String
     pattern_type: Int8 = _LITERAL
@@ -90,7 +90,7 @@ class DeleteAclsMatchingAcl(Message):
 
 class DeleteAclsFilterResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     matching_acls: Sequence[DeleteAclsMatchingAcl] = []
 
 

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Int64, Message, String, since, tag
+from alpacamq.protocol.notation import (
+    Bool,
+    ErrorText,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    TopicName,
+    since,
+    tag,
+)
 
 from .metadata import OPERATIONS_NOT_ASKED_FOR
 
@@ -25,7 +37,7 @@ class DescribeClusterBroker(Message):
 class DescribeClusterResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     endpoint_type: Annotated[Int8, since(1)] = 1
     cluster_id: String = ""
     controller_id: Int32 = -1
@@ -34,7 +46,7 @@ class DescribeClusterResponse(Message, flexible_from=0):
 
 
 class DescribableLogDirTopic(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[Int32] = []
 
 
@@ -50,7 +62,7 @@ class DescribeLogDirsPartition(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[DescribeLogDirsPartition] = []
 
 
@@ -69,7 +81,7 @@ class DescribeLogDirsResponse(Message, flexible_from=2):
 
 
 class AlterReplicaLogDirTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[Int32] = []
 
 
@@ -88,7 +100,7 @@ class AlterReplicaLogDirPartitionResult(Message):
 
 
 class AlterReplicaLogDirTopicResult(Message):
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[AlterReplicaLogDirPartitionResult] = []
 
 

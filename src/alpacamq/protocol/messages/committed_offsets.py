@@ -6,11 +6,13 @@ from typing import Annotated
 from alpacamq.protocol.notation import (
     ZERO_UUID,
     Bool,
+    GroupId,
     Int16,
     Int32,
     Int64,
     Message,
     String,
+    TopicName,
     Uuid,
     between,
     null_since,
@@ -27,13 +29,13 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    name: Annotated[String, until(9)] = ""
+    name: Annotated[TopicName, until(9)] = ""
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetCommitRequestPartition] = []
 
 
 class OffsetCommitRequest(Message, flexible_from=8):
-    group_id: String = ""
+    group_id: GroupId = ""
     generation_id_or_member_epoch: Annotated[Int32, since(1)] = -1
     member_id: Annotated[String, since(1)] = ""
     group_instance_id: Annotated[String | None, since(7)] = None
@@ -47,7 +49,7 @@ class OffsetCommitResponsePartition(Message):
 
 
 class OffsetCommitResponseTopic(Message):
-    name: Annotated[String, until(9)] = ""
+    name: Annotated[TopicName, until(9)] = ""
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetCommitResponsePartition] = []
 
@@ -58,25 +60,25 @@ class OffsetCommitResponse(Message, flexible_from=8):
 
 
 class OffsetFetchRequestTopic(Message):
-    name: String
+    name: TopicName
     partition_indexes: Sequence[Int32] = []
 
 
 class OffsetFetchRequestTopics(Message):
-    name: Annotated[String, until(9)] = ""
+    name: Annotated[TopicName, until(9)] = ""
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partition_indexes: Sequence[Int32] = []
 
 
 class OffsetFetchRequestGroup(Message):
-    group_id: String
+    group_id: GroupId
     member_id: Annotated[String | None, since(9)] = None
     member_epoch: Annotated[Int32, since(9)] = -1
     topics: Sequence[OffsetFetchRequestTopics] | None = None
 
 
 class OffsetFetchRequest(Message, flexible_from=6):
-    group_id: Annotated[String, until(7)] = ""
+    group_id: Annotated[GroupId, until(7)] = ""
     topics: Annotated[Sequence[OffsetFetchRequestTopic] | None, null_since(2), until(7)] = []
     groups: Annotated[Sequence[OffsetFetchRequestGroup], since(8)] = []
     require_stable: Annotated[Bool, since(7)] = False
@@ -91,18 +93,18 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[OffsetFetchResponsePartition] = []
 
 
 class OffsetFetchResponseTopics(Message):
-    name: Annotated[String, until(9)] = ""
+    name: Annotated[TopicName, until(9)] = ""
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetFetchResponsePartition] = []
 
 
 class OffsetFetchResponseGroup(Message):
-    group_id: String
+    group_id: GroupId
     topics: Sequence[OffsetFetchResponseTopics] = []
     error_code: Int16 = 0
 
@@ -119,12 +121,12 @@ class OffsetDeleteRequestPartition(Message):
 
 
 class OffsetDeleteRequestTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[OffsetDeleteRequestPartition] = []
 
 
 class OffsetDeleteRequest(Message):
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: Sequence[OffsetDeleteRequestTopic] = []
 
 
@@ -134,7 +136,7 @@ class OffsetDeleteResponsePartition(Message):
 
 
 class OffsetDeleteResponseTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[OffsetDeleteResponsePartition] = []
 
 

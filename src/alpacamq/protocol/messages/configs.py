@@ -3,12 +3,22 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Message, String, since
+from alpacamq.protocol.notation import (
+    Bool,
+    ErrorText,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    ResourceName,
+    String,
+    since,
+)
 
 
 class DescribeConfigsResource(Message):
     resource_type: Int8
-    resource_name: String
+    resource_name: ResourceName
     configuration_keys: Sequence[String] | None = None
 
 
@@ -37,9 +47,9 @@ class DescribeConfigsResourceResult(Message):
 
 class DescribeConfigsResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     resource_type: Int8
-    resource_name: String
+    resource_name: ResourceName
     configs: Sequence[DescribeConfigsResourceResult] = []
 
 
@@ -55,7 +65,7 @@ class AlterableConfig(Message):
 
 class AlterConfigsResource(Message):
     resource_type: Int8
-    resource_name: String
+    resource_name: ResourceName
     configs: Sequence[AlterableConfig] = []
 
 
@@ -66,9 +76,9 @@ class AlterConfigsRequest(Message, flexible_from=2):
 
 class AlterConfigsResourceResponse(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     resource_type: Int8
-    resource_name: String
+    resource_name: ResourceName
 
 
 class AlterConfigsResponse(Message, flexible_from=2):
@@ -84,7 +94,7 @@ class IncrementallyAlterableConfig(Message):
 
 class IncrementalAlterConfigsResource(Message):
     resource_type: Int8
-    resource_name: String
+    resource_name: ResourceName
     configs: Sequence[IncrementallyAlterableConfig] = []
 
 
@@ -103,7 +113,7 @@ class ListConfigResourcesRequest(Message, flexible_from=0):
 
 
 class ConfigResource(Message):
-    resource_name: String
+    resource_name: ResourceName
     resource_type: Annotated[Int8, since(1)] = 16
 
 

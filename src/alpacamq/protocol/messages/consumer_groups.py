@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Message, String, Uuid, since
+from alpacamq.protocol.notation import (
+    Bool,
+    ErrorText,
+    GroupId,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    String,
+    TopicName,
+    Uuid,
+    since,
+)
 
 from .metadata import OPERATIONS_NOT_ASKED_FOR
 
@@ -14,13 +26,13 @@ class HeartbeatTopicPartitions(Message):
 
 
 class ConsumerGroupHeartbeatRequest(Message, flexible_from=0):
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: String = ""
     member_epoch: Int32 = -1
     instance_id: String | None = None
     rack_id: String | None = None
     rebalance_timeout_ms: Int32 = -1
-    subscribed_topic_names: Sequence[String] | None = None
+    subscribed_topic_names: Sequence[TopicName] | None = None
     subscribed_topic_regex: Annotated[String | None, since(1)] = None
     server_assignor: String | None = None
     topic_partitions: Sequence[HeartbeatTopicPartitions] | None = None
@@ -33,7 +45,7 @@ class HeartbeatAssignment(Message):
 class ConsumerGroupHeartbeatResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     member_id: String | None = None
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0
@@ -41,13 +53,13 @@ class ConsumerGroupHeartbeatResponse(Message, flexible_from=0):
 
 
 class ConsumerGroupDescribeRequest(Message, flexible_from=0):
-    group_ids: Sequence[String] = []
+    group_ids: Sequence[GroupId] = []
     include_authorized_operations: Bool = False
 
 
 class DescribedTopicPartitions(Message):
     topic_id: Uuid
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[Int32] = []
 
 
@@ -62,7 +74,7 @@ class DescribedConsumer(Message):
     member_epoch: Int32 = 0
     client_id: String = ""
     client_host: String = ""
-    subscribed_topic_names: Sequence[String] = []
+    subscribed_topic_names: Sequence[TopicName] = []
     subscribed_topic_regex: String | None = None
     assignment: DescribedAssignment = DescribedAssignment()
     target_assignment: DescribedAssignment = DescribedAssignment()
@@ -71,8 +83,8 @@ class DescribedConsumer(Message):
 
 class DescribedConsumerGroup(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
-    group_id: String
+    error_message: ErrorText | None = None
+    group_id: GroupId
     group_state: String = ""
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0

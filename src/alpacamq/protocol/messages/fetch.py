@@ -12,6 +12,7 @@ from alpacamq.protocol.notation import (
     Message,
     Records,
     String,
+    TopicName,
     Uuid,
     since,
     tag,
@@ -37,13 +38,13 @@ class FetchPartition(Message):
 
 
 class FetchTopic(Message):
-    topic: Annotated[String, until(12)] = ""
+    topic: Annotated[TopicName, until(12)] = ""
     topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[FetchPartition] = []
 
 
 class ForgottenTopic(Message):
-    topic: Annotated[String, until(12)] = ""
+    topic: Annotated[TopicName, until(12)] = ""
     topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[Int32] = []
 
@@ -93,7 +94,7 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    topic: Annotated[String, until(12)] = ""
+    topic: Annotated[TopicName, until(12)] = ""
     topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[PartitionData] = []
 

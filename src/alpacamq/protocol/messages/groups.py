@@ -6,6 +6,8 @@ from typing import Annotated
 from alpacamq.protocol.notation import (
     Bool,
     Bytes,
+    ErrorText,
+    GroupId,
     Int8,
     Int16,
     Int32,
@@ -21,24 +23,24 @@ from .metadata import OPERATIONS_NOT_ASKED_FOR
 
 
 class FindCoordinatorRequest(Message, flexible_from=3):
-    key: Annotated[String, until(3)] = ""
+    key: Annotated[GroupId, until(3)] = ""
     key_type: Annotated[Int8, since(1)] = 0
-    coordinator_keys: Annotated[Sequence[String], since(4)] = []
+    coordinator_keys: Annotated[Sequence[GroupId], since(4)] = []
 
 
 class Coordinator(Message):
-    key: String
+    key: GroupId
     node_id: Int32 = -1
     host: String = ""
     port: Int32 = -1
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class FindCoordinatorResponse(Message, flexible_from=3):
     throttle_time_ms: Annotated[Int32, since(1)] = 0
     error_code: Annotated[Int16, until(3)] = 0
-    error_message: Annotated[String | None, between(1, 3)] = None
+    error_message: Annotated[ErrorText | None, between(1, 3)] = None
     node_id: Annotated[Int32, until(3)] = -1
     host: Annotated[String, until(3)] = ""
     port: Annotated[Int32, until(3)] = -1
@@ -51,7 +53,7 @@ class JoinGroupRequestProtocol(Message):
 
 
 class JoinGroupRequest(Message, flexible_from=6):
-    group_id: String = ""
+    group_id: GroupId = ""
     session_timeout_ms: Int32 = -1
     rebalance_timeout_ms: Annotated[Int32, since(1)] = -1
     member_id: String = ""
@@ -85,7 +87,7 @@ class SyncGroupRequestAssignment(Message):
 
 
 class SyncGroupRequest(Message, flexible_from=4):
-    group_id: String = ""
+    group_id: GroupId = ""
     generation_id: Int32 = -1
     member_id: String = ""
     group_instance_id: Annotated[String | None, since(3)] = None
@@ -103,7 +105,7 @@ class SyncGroupResponse(Message, flexible_from=4):
 
 
 class HeartbeatRequest(Message, flexible_from=4):
-    group_id: String = ""
+    group_id: GroupId = ""
     generation_id: Int32 = -1
     member_id: String = ""
     group_instance_id: Annotated[String | None, since(3)] = None
@@ -121,7 +123,7 @@ class MemberIdentity(Message):
 
 
 class LeaveGroupRequest(Message, flexible_from=4):
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: Annotated[String, until(2)] = ""
     members: Annotated[Sequence[MemberIdentity], since(3)] = []
 
@@ -139,7 +141,7 @@ class LeaveGroupResponse(Message, flexible_from=4):
 
 
 class DescribeGroupsRequest(Message, flexible_from=5):
-    groups: Sequence[String] = []
+    groups: Sequence[GroupId] = []
     include_authorized_operations: Annotated[Bool, since(3)] = False
 
 
@@ -154,8 +156,8 @@ class DescribedGroupMember(Message):
 
 class DescribedGroup(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, since(6)] = None
-    group_id: String
+    error_message: Annotated[ErrorText | None, since(6)] = None
+    group_id: GroupId
     group_state: String = ""
     protocol_type: String = ""
     protocol_data: String = ""
@@ -174,7 +176,7 @@ class ListGroupsRequest(Message, flexible_from=3):
 
 
 class ListedGroup(Message):
-    group_id: String
+    group_id: GroupId
     protocol_type: String
     group_state: Annotated[String, since(4)] = ""
     group_type: Annotated[String, since(5)] = ""
@@ -187,11 +189,11 @@ class ListGroupsResponse(Message, flexible_from=3):
 
 
 class DeleteGroupsRequest(Message, flexible_from=2):
-    groups_names: Sequence[String] = []
+    groups_names: Sequence[GroupId] = []
 
 
 class DeletableGroupResult(Message):
-    group_id: String
+    group_id: GroupId
     error_code: Int16 = 0
 
 

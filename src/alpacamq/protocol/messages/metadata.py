@@ -10,6 +10,7 @@ from alpacamq.protocol.notation import (
     Int32,
     Message,
     String,
+    TopicName,
     Uuid,
     between,
     null_since,
@@ -22,7 +23,7 @@ OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 class MetadataRequestTopic(Message):
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
-    name: Annotated[String | None, null_since(10)] = None
+    name: Annotated[TopicName | None, null_since(10)] = None
 
 
 class MetadataRequest(Message, flexible_from=9):
@@ -51,7 +52,7 @@ class MetadataResponsePartition(Message):
 
 class MetadataResponseTopic(Message):
     error_code: Int16 = 0
-    name: Annotated[String | None, null_since(12)] = None
+    name: Annotated[TopicName | None, null_since(12)] = None
     topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     is_internal: Annotated[Bool, since(1)] = False
     partitions: Sequence[MetadataResponsePartition] = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Int8, Int16, Int32, Int64, Message, String, since
+from alpacamq.protocol.notation import Int8, Int16, Int32, Int64, Message, TopicName, since
 
 
 class ListOffsetsPartition(Message):
@@ -13,7 +13,7 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[ListOffsetsPartition] = []
 
 
@@ -33,7 +33,7 @@ class ListOffsetsPartitionResponse(Message):
 
 
 class ListOffsetsTopicResponse(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[ListOffsetsPartitionResponse] = []
 
 
@@ -49,7 +49,7 @@ class OffsetForLeaderPartition(Message):
 
 
 class OffsetForLeaderTopic(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[OffsetForLeaderPartition] = []
 
 
@@ -66,7 +66,7 @@ class EpochEndOffset(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[EpochEndOffset] = []
 
 

@@ -5,12 +5,14 @@ from typing import Annotated
 
 from alpacamq.protocol.notation import (
     ZERO_UUID,
+    ErrorText,
     Int16,
     Int32,
     Int64,
     Message,
     Records,
-    String,
+    TopicName,
+    TransactionalId,
     Uuid,
     since,
     tag,
@@ -26,13 +28,13 @@ class PartitionProduceData(Message):
 
 
 class TopicProduceData(Message):
-    name: Annotated[String, until(12)] = ""
+    name: Annotated[TopicName, until(12)] = ""
     topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partition_data: Sequence[PartitionProduceData] = []
 
 
 class ProduceRequest(Message, flexible_from=9):
-    transactional_id: String | None = None
+    transactional_id: TransactionalId | None = None
     acks: Int16 = 0
     timeout_ms: Int32 = 0
     topic_data: Sequence[TopicProduceData] = []
@@ -40,7 +42,7 @@ class ProduceRequest(Message, flexible_from=9):
 
 class BatchIndexAndErrorMessage(Message):
     batch_index: Int32
-    batch_index_error_message: String | None = None
+    batch_index_error_message: ErrorText | None = None
 
 
 class PartitionProduceResponse(Message):
@@ -50,12 +52,12 @@ class PartitionProduceResponse(Message):
     log_append_time_ms: Int64 = -1
     log_start_offset: Annotated[Int64, since(5)] = -1
     record_errors: Annotated[Sequence[BatchIndexAndErrorMessage], since(8)] = []
-    error_message: Annotated[String | None, since(8)] = None
+    error_message: Annotated[ErrorText | None, since(8)] = None
     current_leader: Annotated[LeaderIdAndEpoch, tag(0, since=10)] = LeaderIdAndEpoch()
 
 
 class TopicProduceResponse(Message):
-    name: Annotated[String, until(12)] = ""
+    name: Annotated[TopicName, until(12)] = ""
     topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partition_responses: Sequence[PartitionProduceResponse] = []
 

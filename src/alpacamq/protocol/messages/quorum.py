@@ -6,12 +6,14 @@ from typing import Annotated
 from alpacamq.protocol.notation import (
     ZERO_UUID,
     Bool,
+    ErrorText,
     Int8,
     Int16,
     Int32,
     Int64,
     Message,
     String,
+    TopicName,
     Uint16,
     Uuid,
     since,
@@ -24,7 +26,7 @@ class QuorumPartition(Message):
 
 
 class QuorumTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[QuorumPartition] = []
 
 
@@ -43,7 +45,7 @@ class ReplicaState(Message):
 class DescribedQuorumPartition(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: Annotated[String | None, since(2)] = None
+    error_message: Annotated[ErrorText | None, since(2)] = None
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
     high_watermark: Int64 = -1
@@ -52,7 +54,7 @@ class DescribedQuorumPartition(Message):
 
 
 class DescribedQuorumTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[DescribedQuorumPartition] = []
 
 
@@ -69,7 +71,7 @@ class QuorumNode(Message):
 
 class DescribeQuorumResponse(Message, flexible_from=0):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, since(2)] = None
+    error_message: Annotated[ErrorText | None, since(2)] = None
     topics: Sequence[DescribedQuorumTopic] = []
     nodes: Annotated[Sequence[QuorumNode], since(2)] = []
 
@@ -86,7 +88,7 @@ class AddRaftVoterRequest(Message, flexible_from=0):
 class AddRaftVoterResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class RemoveRaftVoterRequest(Message, flexible_from=0):
@@ -98,7 +100,7 @@ class RemoveRaftVoterRequest(Message, flexible_from=0):
 class RemoveRaftVoterResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class UnregisterBrokerRequest(Message, flexible_from=0):
@@ -108,7 +110,7 @@ class UnregisterBrokerRequest(Message, flexible_from=0):
 class UnregisterBrokerResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class FeatureUpdateKey(Message):
@@ -127,11 +129,11 @@ class UpdateFeaturesRequest(Message, flexible_from=0):
 class UpdatableFeatureResult(Message):
     feature: String
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class UpdateFeaturesResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     results: Annotated[Sequence[UpdatableFeatureResult], until(1)] = []

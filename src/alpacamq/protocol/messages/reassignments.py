@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Message, String, since
+from alpacamq.protocol.notation import Bool, ErrorText, Int8, Int16, Int32, Message, TopicName, since
 
 
 class ReassignablePartition(Message):
@@ -12,7 +12,7 @@ class ReassignablePartition(Message):
 
 
 class ReassignableTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[ReassignablePartition] = []
 
 
@@ -25,11 +25,11 @@ class AlterPartitionReassignmentsRequest(Message, flexible_from=0):
 class ReassignablePartitionResponse(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class ReassignableTopicResponse(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[ReassignablePartitionResponse] = []
 
 
@@ -37,12 +37,12 @@ class AlterPartitionReassignmentsResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, since(1)] = True
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     responses: Sequence[ReassignableTopicResponse] = []
 
 
 class ListPartitionReassignmentsTopics(Message):
-    name: String
+    name: TopicName
     partition_indexes: Sequence[Int32] = []
 
 
@@ -59,19 +59,19 @@ class OngoingPartitionReassignment(Message):
 
 
 class OngoingTopicReassignment(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[OngoingPartitionReassignment] = []
 
 
 class ListPartitionReassignmentsResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     topics: Sequence[OngoingTopicReassignment] = []
 
 
 class TopicPartitions(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[Int32] = []
 
 
@@ -84,11 +84,11 @@ class ElectLeadersRequest(Message, flexible_from=2):
 class PartitionResult(Message):
     partition_id: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class ReplicaElectionResult(Message):
-    topic: String
+    topic: TopicName
     partition_result: Sequence[PartitionResult] = []
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bytes, Int16, Int64, Message, String, since
+from alpacamq.protocol.notation import Bytes, ErrorText, Int16, Int64, Message, String, since
 
 
 class SaslHandshakeRequest(Message):
@@ -21,6 +21,6 @@ class SaslAuthenticateRequest(Message, flexible_from=2):
 
 class SaslAuthenticateResponse(Message, flexible_from=2):
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     auth_bytes: Bytes = b""
     session_lifetime_ms: Annotated[Int64, since(1)] = 0

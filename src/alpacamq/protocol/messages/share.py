@@ -6,6 +6,8 @@ from typing import Annotated
 from alpacamq.protocol.notation import (
     ZERO_UUID,
     Bool,
+    ErrorText,
+    GroupId,
     Int8,
     Int16,
     Int32,
@@ -13,6 +15,7 @@ from alpacamq.protocol.notation import (
     Message,
     Records,
     String,
+    TopicName,
     Uuid,
     since,
 )
@@ -45,7 +48,7 @@ class ForgottenShareTopic(Message):
 
 
 class ShareFetchRequest(Message, flexible_from=0):
-    group_id: String | None = None
+    group_id: GroupId | None = None
     member_id: String | None = None
     share_session_epoch: Int32 = -1
     max_wait_ms: Int32 = 0
@@ -68,9 +71,9 @@ class AcquiredRecords(Message):
 class ShareFetchedPartition(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     acknowledge_error_code: Int16 = 0
-    acknowledge_error_message: String | None = None
+    acknowledge_error_message: ErrorText | None = None
     current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
     records: Records = b""
     acquired_records: Sequence[AcquiredRecords] = []
@@ -84,14 +87,14 @@ class ShareFetchedTopic(Message):
 class ShareFetchResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     acquisition_lock_timeout_ms: Int32 = 0
     responses: Sequence[ShareFetchedTopic] = []
     node_endpoints: Sequence[NodeEndpoint] = []
 
 
 class ShareAcknowledgeRequest(Message, flexible_from=0):
-    group_id: String | None = None
+    group_id: GroupId | None = None
     member_id: String | None = None
     share_session_epoch: Int32 = -1
     is_renew_ack: Annotated[Bool, since(2)] = False
@@ -101,7 +104,7 @@ class ShareAcknowledgeRequest(Message, flexible_from=0):
 class ShareAcknowledgedPartition(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
@@ -113,24 +116,24 @@ class ShareAcknowledgedTopic(Message):
 class ShareAcknowledgeResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     acquisition_lock_timeout_ms: Annotated[Int32, since(2)] = 0
     responses: Sequence[ShareAcknowledgedTopic] = []
     node_endpoints: Sequence[NodeEndpoint] = []
 
 
 class ShareGroupHeartbeatRequest(Message, flexible_from=0):
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: String = ""
     member_epoch: Int32 = -1
     rack_id: String | None = None
-    subscribed_topic_names: Sequence[String] | None = None
+    subscribed_topic_names: Sequence[TopicName] | None = None
 
 
 class ShareGroupHeartbeatResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     member_id: String | None = None
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0
@@ -138,7 +141,7 @@ class ShareGroupHeartbeatResponse(Message, flexible_from=0):
 
 
 class ShareGroupDescribeRequest(Message, flexible_from=0):
-    group_ids: Sequence[String] = []
+    group_ids: Sequence[GroupId] = []
     include_authorized_operations: Bool = False
 
 
@@ -148,14 +151,14 @@ class DescribedShareMember(Message):
     member_epoch: Int32 = 0
     client_id: String = ""
     client_host: String = ""
-    subscribed_topic_names: Sequence[String] = []
+    subscribed_topic_names: Sequence[TopicName] = []
     assignment: DescribedAssignment = DescribedAssignment()
 
 
 class DescribedShareGroup(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
-    group_id: String
+    error_message: ErrorText | None = None
+    group_id: GroupId
     group_state: String = ""
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0
@@ -170,12 +173,12 @@ class ShareGroupDescribeResponse(Message, flexible_from=0):
 
 
 class DescribeShareGroupOffsetsRequestTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[Int32] = []
 
 
 class DescribeShareGroupOffsetsRequestGroup(Message):
-    group_id: String
+    group_id: GroupId
     topics: Sequence[DescribeShareGroupOffsetsRequestTopic] | None = None
 
 
@@ -189,20 +192,20 @@ class DescribeShareGroupOffsetsResponsePartition(Message):
     leader_epoch: Int32 = -1
     lag: Annotated[Int64, since(1)] = -1
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class DescribeShareGroupOffsetsResponseTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     topic_id: Uuid = ZERO_UUID
     partitions: Sequence[DescribeShareGroupOffsetsResponsePartition] = []
 
 
 class DescribeShareGroupOffsetsResponseGroup(Message):
-    group_id: String
+    group_id: GroupId
     topics: Sequence[DescribeShareGroupOffsetsResponseTopic] = []
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class DescribeShareGroupOffsetsResponse(Message, flexible_from=0):
@@ -216,23 +219,23 @@ class AlterShareGroupOffsetsRequestPartition(Message):
 
 
 class AlterShareGroupOffsetsRequestTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     partitions: Sequence[AlterShareGroupOffsetsRequestPartition] = []
 
 
 class AlterShareGroupOffsetsRequest(Message, flexible_from=0):
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: Sequence[AlterShareGroupOffsetsRequestTopic] = []
 
 
 class AlterShareGroupOffsetsResponsePartition(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class AlterShareGroupOffsetsResponseTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     topic_id: Uuid = ZERO_UUID
     partitions: Sequence[AlterShareGroupOffsetsResponsePartition] = []
 
@@ -240,28 +243,28 @@ class AlterShareGroupOffsetsResponseTopic(Message):
 class AlterShareGroupOffsetsResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     responses: Sequence[AlterShareGroupOffsetsResponseTopic] = []
 
 
 class DeleteShareGroupOffsetsRequestTopic(Message):
-    topic_name: String
+    topic_name: TopicName
 
 
 class DeleteShareGroupOffsetsRequest(Message, flexible_from=0):
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: Sequence[DeleteShareGroupOffsetsRequestTopic] = []
 
 
 class DeleteShareGroupOffsetsResponseTopic(Message):
-    topic_name: String
+    topic_name: TopicName
     topic_id: Uuid = ZERO_UUID
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class DeleteShareGroupOffsetsResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     responses: Sequence[DeleteShareGroupOffsetsResponseTopic] = []

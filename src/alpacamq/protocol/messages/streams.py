@@ -2,7 +2,19 @@
 
 from collections.abc import Sequence
 
-from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Int64, Message, String, Uint16
+from alpacamq.protocol.notation import (
+    Bool,
+    ErrorText,
+    GroupId,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    TopicName,
+    Uint16,
+)
 
 from .metadata import OPERATIONS_NOT_ASKED_FOR
 
@@ -13,7 +25,7 @@ class KeyValue(Message):
 
 
 class TopicInfo(Message):
-    name: String
+    name: TopicName
     partitions: Int32 = 0
     replication_factor: Int16 = 0
     topic_configs: Sequence[KeyValue] = []
@@ -43,10 +55,10 @@ class CopartitionGroup(Message):
 
 class HeartbeatSubtopology(Message):
     subtopology_id: String
-    source_topics: Sequence[String] = []
+    source_topics: Sequence[TopicName] = []
     source_topic_regex: Sequence[String] = []
     state_changelog_topics: Sequence[TopicInfo] = []
-    repartition_sink_topics: Sequence[String] = []
+    repartition_sink_topics: Sequence[TopicName] = []
     repartition_source_topics: Sequence[TopicInfo] = []
     copartition_groups: Sequence[CopartitionGroup] = []
 
@@ -57,7 +69,7 @@ class HeartbeatTopology(Message):
 
 
 class StreamsGroupHeartbeatRequest(Message, flexible_from=0):
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: String = ""
     member_epoch: Int32 = 0
     endpoint_information_epoch: Int32 = 0
@@ -78,11 +90,11 @@ class StreamsGroupHeartbeatRequest(Message, flexible_from=0):
 
 class GroupStatus(Message):
     status_code: Int8
-    status_detail: String
+    status_detail: ErrorText
 
 
 class EndpointTopicPartitions(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[Int32] = []
 
 
@@ -95,7 +107,7 @@ class EndpointToPartitions(Message):
 class StreamsGroupHeartbeatResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     member_id: String = ""
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0
@@ -110,14 +122,14 @@ class StreamsGroupHeartbeatResponse(Message, flexible_from=0):
 
 
 class StreamsGroupDescribeRequest(Message, flexible_from=0):
-    group_ids: Sequence[String] = []
+    group_ids: Sequence[GroupId] = []
     include_authorized_operations: Bool = False
 
 
 class DescribedSubtopology(Message):
     subtopology_id: String
-    source_topics: Sequence[String] = []
-    repartition_sink_topics: Sequence[String] = []
+    source_topics: Sequence[TopicName] = []
+    repartition_sink_topics: Sequence[TopicName] = []
     state_changelog_topics: Sequence[TopicInfo] = []
     repartition_source_topics: Sequence[TopicInfo] = []
 
@@ -153,8 +165,8 @@ class DescribedStreamsMember(Message):
 
 class DescribedStreamsGroup(Message):
     error_code: Int16 = 0
-    error_message: String | None = None
-    group_id: String
+    error_message: ErrorText | None = None
+    group_id: GroupId
     group_state: String = ""
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0

@@ -6,12 +6,14 @@ from typing import Annotated
 from alpacamq.protocol.notation import (
     ZERO_UUID,
     Bool,
+    ErrorText,
     Int8,
     Int16,
     Int32,
     Int64,
     Message,
     String,
+    TopicName,
     Uuid,
     null_since,
     since,
@@ -33,7 +35,7 @@ class CreatableTopicConfig(Message):
 
 
 class CreatableTopic(Message):
-    name: String
+    name: TopicName
     num_partitions: Int32 = -1
     replication_factor: Int16 = -1
     assignments: Sequence[CreatableReplicaAssignment] = []
@@ -55,10 +57,10 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    name: String
+    name: TopicName
     topic_id: Annotated[Uuid, since(7)] = ZERO_UUID
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     topic_config_error_code: Annotated[Int16, tag(0, since=5)] = 0
     num_partitions: Annotated[Int32, since(5)] = -1
     replication_factor: Annotated[Int16, since(5)] = -1
@@ -71,21 +73,21 @@ class CreateTopicsResponse(Message, flexible_from=5):
 
 
 class DeleteTopicState(Message):
-    name: String | None = None
+    name: TopicName | None = None
     topic_id: Uuid = ZERO_UUID
 
 
 class DeleteTopicsRequest(Message, flexible_from=4):
     topics: Annotated[Sequence[DeleteTopicState], since(6)] = []
-    topic_names: Annotated[Sequence[String], until(5)] = []
+    topic_names: Annotated[Sequence[TopicName], until(5)] = []
     timeout_ms: Int32 = 0
 
 
 class DeletableTopicResult(Message):
-    name: Annotated[String | None, null_since(6)] = None
+    name: Annotated[TopicName | None, null_since(6)] = None
     topic_id: Annotated[Uuid, since(6)] = ZERO_UUID
     error_code: Int16 = 0
-    error_message: Annotated[String | None, since(5)] = None
+    error_message: Annotated[ErrorText | None, since(5)] = None
 
 
 class DeleteTopicsResponse(Message, flexible_from=4):
@@ -98,7 +100,7 @@ class CreatePartitionsAssignment(Message):
 
 
 class CreatePartitionsTopic(Message):
-    name: String
+    name: TopicName
     count: Int32
     assignments: Sequence[CreatePartitionsAssignment] | None = None
 
@@ -110,9 +112,9 @@ class CreatePartitionsRequest(Message, flexible_from=2):
 
 
 class CreatePartitionsTopicResult(Message):
-    name: String
+    name: TopicName
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class CreatePartitionsResponse(Message, flexible_from=2):
@@ -126,7 +128,7 @@ class DeleteRecordsPartition(Message):
 
 
 class DeleteRecordsTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[DeleteRecordsPartition] = []
 
 
@@ -142,7 +144,7 @@ class DeleteRecordsPartitionResult(Message):
 
 
 class DeleteRecordsTopicResult(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[DeleteRecordsPartitionResult] = []
 
 
@@ -152,11 +154,11 @@ class DeleteRecordsResponse(Message, flexible_from=2):
 
 
 class TopicRequest(Message):
-    name: String
+    name: TopicName
 
 
 class Cursor(Message):
-    topic_name: String
+    topic_name: TopicName
     partition_index: Int32
 
 
@@ -180,7 +182,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 class DescribeTopicPartitionsResponseTopic(Message):
     error_code: Int16 = 0
-    name: String | None = None
+    name: TopicName | None = None
     topic_id: Uuid = ZERO_UUID
     is_internal: Bool = False
     partitions: Sequence[DescribeTopicPartitionsResponsePartition] = []

@@ -3,16 +3,29 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from alpacamq.protocol.notation import Bool, Int16, Int32, Int64, Message, String, since, until
+from alpacamq.protocol.notation import (
+    Bool,
+    ErrorText,
+    GroupId,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    TopicName,
+    TransactionalId,
+    since,
+    until,
+)
 
 
 class TransactionTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[Int32] = []
 
 
 class AddPartitionsToTxnTransaction(Message):
-    transactional_id: String
+    transactional_id: TransactionalId
     producer_id: Int64
     producer_epoch: Int16
     verify_only: Bool = False
@@ -21,7 +34,7 @@ class AddPartitionsToTxnTransaction(Message):
 
 class AddPartitionsToTxnRequest(Message, flexible_from=3):
     transactions: Annotated[Sequence[AddPartitionsToTxnTransaction], since(4)] = []
-    v3_and_below_transactional_id: Annotated[String, until(3)] = ""
+    v3_and_below_transactional_id: Annotated[TransactionalId, until(3)] = ""
     v3_and_below_producer_id: Annotated[Int64, until(3)] = 0
     v3_and_below_producer_epoch: Annotated[Int16, until(3)] = 0
     v3_and_below_topics: Annotated[Sequence[TransactionTopic], until(3)] = []
@@ -33,12 +46,12 @@ class AddPartitionsToTxnPartitionResult(Message):
 
 
 class AddPartitionsToTxnTopicResult(Message):
-    name: String
+    name: TopicName
     results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = []
 
 
 class AddPartitionsToTxnResult(Message):
-    transactional_id: String
+    transactional_id: TransactionalId
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = []
 
 
@@ -50,10 +63,10 @@ class AddPartitionsToTxnResponse(Message, flexible_from=3):
 
 
 class AddOffsetsToTxnRequest(Message, flexible_from=3):
-    transactional_id: String = ""
+    transactional_id: TransactionalId = ""
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
-    group_id: String = ""
+    group_id: GroupId = ""
 
 
 class AddOffsetsToTxnResponse(Message, flexible_from=3):
@@ -62,7 +75,7 @@ class AddOffsetsToTxnResponse(Message, flexible_from=3):
 
 
 class EndTxnRequest(Message, flexible_from=3):
-    transactional_id: String = ""
+    transactional_id: TransactionalId = ""
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
     committed: Bool = False
@@ -76,7 +89,7 @@ class EndTxnResponse(Message, flexible_from=3):
 
 
 class WritableTxnMarkerTopic(Message):
-    name: String
+    name: TopicName
     partition_indexes: Sequence[Int32] = []
 
 
@@ -98,7 +111,7 @@ class WritableTxnMarkerPartitionResult(Message):
 
 
 class WritableTxnMarkerTopicResult(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[WritableTxnMarkerPartitionResult] = []
 
 
@@ -119,13 +132,13 @@ class TxnOffsetCommitRequestPartition(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[TxnOffsetCommitRequestPartition] = []
 
 
 class TxnOffsetCommitRequest(Message, flexible_from=3):
-    transactional_id: String = ""
-    group_id: String = ""
+    transactional_id: TransactionalId = ""
+    group_id: GroupId = ""
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
     generation_id: Annotated[Int32, since(3)] = -1
@@ -140,7 +153,7 @@ class TxnOffsetCommitResponsePartition(Message):
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[TxnOffsetCommitResponsePartition] = []
 
 
@@ -150,7 +163,7 @@ class TxnOffsetCommitResponse(Message, flexible_from=3):
 
 
 class DescribeProducersTopic(Message):
-    name: String
+    name: TopicName
     partition_indexes: Sequence[Int32] = []
 
 
@@ -170,12 +183,12 @@ class ProducerState(Message):
 class DescribeProducersPartitionResult(Message):
     partition_index: Int32
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     active_producers: Sequence[ProducerState] = []
 
 
 class DescribeProducersTopicResult(Message):
-    name: String
+    name: TopicName
     partitions: Sequence[DescribeProducersPartitionResult] = []
 
 
@@ -185,17 +198,17 @@ class DescribeProducersResponse(Message, flexible_from=0):
 
 
 class DescribeTransactionsRequest(Message, flexible_from=0):
-    transactional_ids: Sequence[String] = []
+    transactional_ids: Sequence[TransactionalId] = []
 
 
 class DescribedTransactionTopic(Message):
-    topic: String
+    topic: TopicName
     partitions: Sequence[Int32] = []
 
 
 class DescribedTransaction(Message):
     error_code: Int16 = 0
-    transactional_id: String
+    transactional_id: TransactionalId
     transaction_state: String = ""
     transaction_timeout_ms: Int32 = 0
     transaction_start_time_ms: Int64 = -1
@@ -216,7 +229,7 @@ class ListTransactionsRequest(Message, flexible_from=0):
 
 
 class ListedTransaction(Message):
-    transactional_id: String
+    transactional_id: TransactionalId
     producer_id: Int64
     transaction_state: String
 
@@ -229,7 +242,7 @@ class ListTransactionsResponse(Message, flexible_from=0):
 
 
 class InitProducerIdRequest(Message, flexible_from=2):
-    transactional_id: String | None = None
+    transactional_id: TransactionalId | None = None
     transaction_timeout_ms: Int32 = 0
     producer_id: Annotated[Int64, since(3)] = -1
     producer_epoch: Annotated[Int16, since(3)] = -1

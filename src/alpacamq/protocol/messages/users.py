@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from alpacamq.protocol.notation import Bytes, Int8, Int16, Int32, Message, String
+from alpacamq.protocol.notation import Bytes, ErrorText, Int8, Int16, Int32, Message, String
 
 
 class UserName(Message):
@@ -21,14 +21,14 @@ class CredentialInfo(Message):
 class DescribeUserScramCredentialsResult(Message):
     user: String = ""
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     credential_infos: Sequence[CredentialInfo] = []
 
 
 class DescribeUserScramCredentialsResponse(Message, flexible_from=0):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
     results: Sequence[DescribeUserScramCredentialsResult] = []
 
 
@@ -53,7 +53,7 @@ class AlterUserScramCredentialsRequest(Message, flexible_from=0):
 class AlterUserScramCredentialsResult(Message):
     user: String = ""
     error_code: Int16 = 0
-    error_message: String | None = None
+    error_message: ErrorText | None = None
 
 
 class AlterUserScramCredentialsResponse(Message, flexible_from=0):

@@ -7,6 +7,7 @@ export class Problem extends Error {
   constructor(status, body) {
     super(body?.detail || body?.title || `the broker answered ${status}`);
     this.status = status;
+    this.type = body?.type ?? "";
     this.field = body?.field ?? "";
   }
 }
@@ -16,6 +17,32 @@ export class Unreachable extends Error {}
 
 /** Whether the last request reached the broker; dispatches "change" when that changes. */
 export const connection = Object.assign(new EventTarget(), { isUp: null });
+
+/**
+ * Who the browser is logged in as; dispatches "change" when that changes. `csrfToken` proves to the broker that
+ * a request is one of our pages', and not of another site's that makes use of the cookie.
+ */
+export const session = Object.assign(new EventTarget(), { user: null, csrfToken: null, isRequired: false, isAvailable: false });
+
+function loggedIn({ user, csrf_token, is_required, is_available }) {
+  Object.assign(session, { user, csrfToken: csrf_token, isRequired: is_required, isAvailable: is_available });
+  session.dispatchEvent(new Event("change"));
+}
+
+/** Ask the broker who the browser is logged in as. */
+export async function loadSession() {
+  loggedIn(await get("/session"));
+}
+
+/** Log in with {user, password} or {key}. */
+export async function logIn(credentials) {
+  loggedIn(await send("POST", "/session", credentials));
+}
+
+export async function logOut() {
+  await send("DELETE", "/session");
+  await loadSession();
+}
 
 function seen(isUp) {
   if (connection.isUp === isUp) return;
@@ -54,12 +81,31 @@ export function send(method, where, body) {
   return ask(where, options);
 }
 
-async function ask(where, { signal, ...options }) {
+async function ask(where, options) {
+  try {
+    return await askOnce(where, options);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    if (error.status === 401 && where !== "/session") {
+      // The session has ended.
+      session.user = session.csrfToken = null;
+      session.isRequired = session.isAvailable = true;
+      session.dispatchEvent(new Event("change"));
+    }
+    if (!error.type.endsWith(":csrf-token-missing")) throw error;
+    await loadSession(); // another tab has logged in again
+    return askOnce(where, options);
+  }
+}
+
+async function askOnce(where, { signal, headers = {}, ...options }) {
   const patience = AbortSignal.timeout(TIMEOUT_MS);
   let answer, text;
   try {
     answer = await fetch(where, {
       ...options,
+      // Says that a script asks: the broker then leaves asking for a password to us.
+      headers: { ...headers, "X-Requested-With": "console", ...(session.csrfToken && { "X-CSRF-Token": session.csrfToken }) },
       cache: "no-store",
       credentials: "same-origin",
       signal: signal ? AbortSignal.any([signal, patience]) : patience,

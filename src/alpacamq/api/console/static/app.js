@@ -1,23 +1,34 @@
 // The frame around the pages: routing, menu, banner and theme.
 
-import { connection } from "./api.js";
+import { connection, loadSession, logOut, session } from "./api.js";
 import { h, show } from "./dom.js";
 import { listenToKeys, showKeys } from "./keys.js";
 import { View } from "./live.js";
+import { logInForm } from "./login.js";
 import { PAGES, pageAt } from "./pages.js";
-import { empty, heading } from "./parts.js";
+import { empty, heading, toast } from "./parts.js";
 import { offerSearch } from "./search.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const menu = document.getElementById("menu");
 let view = null;
+// The user whose data is on the page.
+let shownFor = null;
+// Whether a login was asked for where none is required.
+let wantsLogin = false;
 
 function open() {
   view?.end();
   view = new View(main);
   main.replaceChildren();
   closeMenu();
+  document.body.classList.toggle("locked", isLocked());
+  if (isLocked()) {
+    document.title = "Log in · AlpacaMQ";
+    logInForm(view);
+    return;
+  }
   const { page, names, query, section } = pageAt(location.hash);
   drawNav(section);
   let title = "Not found";
@@ -33,6 +44,40 @@ function drawNav(section) {
     h("li", null, h("a", { href, "aria-current": name === section ? "page" : null, "aria-keyshortcuts": `g ${key}` }, name)),
   );
   show(nav, h("ul", null, links));
+}
+
+/** Whether nothing can be shown without a login. */
+function isLocked() {
+  return wantsLogin || (session.isRequired && session.user === null);
+}
+
+function drawSession() {
+  const button = document.getElementById("session");
+  button.hidden = !session.isAvailable || isLocked();
+  button.textContent = session.user === null ? "Log in" : "Log out";
+  button.title = session.user === null ? "" : `Logged in as ${session.user}`;
+}
+
+function sessionChanged() {
+  const wasLocked = document.body.classList.contains("locked");
+  if (session.user !== null) wantsLogin = false;
+  drawSession();
+  if (view && (isLocked() !== wasLocked || session.user !== shownFor)) open();
+  shownFor = session.user;
+}
+
+async function switchSession() {
+  if (session.user === null) {
+    wantsLogin = true;
+    drawSession();
+    open();
+    return;
+  }
+  try {
+    await logOut();
+  } catch (error) {
+    toast(error.message, "bad");
+  }
 }
 
 function closeMenu() {
@@ -83,10 +128,17 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("keys").addEventListener("click", showKeys);
+document.getElementById("session").addEventListener("click", switchSession);
 connection.addEventListener("change", drawConnection);
+session.addEventListener("change", sessionChanged);
 window.addEventListener("hashchange", open);
 
 drawTheme();
 listenToKeys();
 offerSearch();
+try {
+  await loadSession();
+} catch {
+  // The pages say what is wrong.
+}
 open();

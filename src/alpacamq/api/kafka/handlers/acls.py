@@ -46,8 +46,8 @@ class _Resource(NamedTuple):
 
 async def describe_acls(backend: Backend, request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
     try:
-        _check(backend, call, Operation.DESCRIBE)
-        wanted = _filter(request)
+        tenant = _check(backend, call, Operation.DESCRIBE)
+        wanted = _filter(request, tenant)
         check_filter(wanted)
     except AlpacaError as error:
         return DescribeAclsResponse(error_code=code_of(error), error_message=text_of(error))
@@ -79,7 +79,7 @@ async def describe_acls(backend: Backend, request: DescribeAclsRequest, call: Ca
 async def create_acls(backend: Backend, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
     """Add rules; the others are added if one is invalid."""
     try:
-        _check(backend, call, Operation.ALTER)
+        tenant = _check(backend, call, Operation.ALTER)
     except AlpacaError as error:
         return CreateAclsResponse(results=[_refused(error)] * len(request.creations))
     results = [AclCreationResult()] * len(request.creations)
@@ -87,7 +87,7 @@ async def create_acls(backend: Backend, request: CreateAclsRequest, call: Call) 
     for place, creation in enumerate(request.creations):
         await call.pause()
         try:
-            acl = _acl(creation)
+            acl = _acl(creation, tenant)
             check_acl(acl)
             valid.append((place, acl))
         except AlpacaError as error:
@@ -109,7 +109,7 @@ async def create_acls(backend: Backend, request: CreateAclsRequest, call: Call) 
 async def delete_acls(backend: Backend, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     """Remove the rules that match filters; those of the others are removed if one is invalid."""
     try:
-        _check(backend, call, Operation.ALTER)
+        tenant = _check(backend, call, Operation.ALTER)
     except AlpacaError as error:
         return DeleteAclsResponse(filter_results=[_unmatched(error)] * len(request.filters))
     results = [DeleteAclsFilterResult()] * len(request.filters)
@@ -117,7 +117,7 @@ async def delete_acls(backend: Backend, request: DeleteAclsRequest, call: Call) 
     for place, each in enumerate(request.filters):
         await call.pause()
         try:
-            wanted = _filter(each)
+            wanted = _filter(each, tenant)
             check_filter(wanted)
             valid.append((place, wanted))
         except AlpacaError as error:
@@ -139,14 +139,15 @@ async def delete_acls(backend: Backend, request: DeleteAclsRequest, call: Call) 
     return DeleteAclsResponse(filter_results=results)
 
 
-def _check(backend: Backend, call: Call, operation: Operation) -> None:
-    """Raise unless the client may see or change rules, and there are any."""
-    backend.broker.access.check_cluster(call.caller, operation)
+def _check(backend: Backend, call: Call, operation: Operation) -> str:
+    """Return the tenant of the rules, empty without one; raise unless the client may see or change them."""
+    tenant = backend.broker.access.check_rules(call.caller, operation)
     if not backend.broker.access.is_enforced:
         raise SecurityDisabled(_DISABLED)
+    return tenant
 
 
-def _acl(creation: AclCreation) -> Acl:
+def _acl(creation: AclCreation, tenant: str) -> Acl:
     return Acl(
         _known(ResourceType, creation.resource_type),
         creation.resource_name,
@@ -155,10 +156,11 @@ def _acl(creation: AclCreation) -> Acl:
         creation.host,
         _known(Operation, creation.operation),
         _known(Permission, creation.permission_type),
+        tenant,
     )
 
 
-def _filter(wanted: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+def _filter(wanted: DescribeAclsRequest | DeleteAclsFilter, tenant: str) -> AclFilter:
     return AclFilter(
         resource_type=_known(ResourceType, wanted.resource_type_filter),
         name=wanted.resource_name_filter,
@@ -167,6 +169,7 @@ def _filter(wanted: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
         host=wanted.host_filter,
         operation=_known(Operation, wanted.operation),
         permission=_known(Permission, wanted.permission_type),
+        tenant=tenant,
     )
 
 

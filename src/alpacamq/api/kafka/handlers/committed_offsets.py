@@ -397,7 +397,7 @@ async def _all_fetched(
     by_topic: dict[str, list[wire.OffsetFetchResponsePartition]] = {}
     for each in reply.offsets:
         await call.pause()
-        if not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, each.topic):
+        if not backend.broker.access.sees_topic(call.caller, Operation.DESCRIBE, each.topic):
             continue
         by_topic.setdefault(each.topic, []).append(_offset(each))
     if call.version < _TOPIC_IDS_FROM:
@@ -456,7 +456,7 @@ def _forbidden(
     access = backend.broker.access
     if name is None or access.may_topic(call.caller, operation, name):
         return ErrorCode.NONE
-    if by_id and not access.may_topic(call.caller, Operation.DESCRIBE, name):
+    if by_id and not access.sees_topic(call.caller, Operation.DESCRIBE, name):
         return ErrorCode.UNKNOWN_TOPIC_ID
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

@@ -11,6 +11,7 @@ from alpacamq.cluster.broker_config import (
     ALL_BROKERS,
     BROKER_NAMES,
     BROKER_SETTINGS,
+    OWN_SETTINGS,
     STATIC_SETTINGS,
     TOPIC_NAMES,
     check_is_dynamic,
@@ -443,13 +444,29 @@ def _broker_settings(
     """Return the settings that can be changed at run time, and read-only ones that tools read."""
     described = _static_settings(backend)
     for name, setting in BROKER_SETTINGS.items():
-        synonyms = _synonyms(name, _defaults_of(backend, TOPIC_NAMES[name]))
+        values = (
+            _values_of(backend, name) if name in OWN_SETTINGS else _defaults_of(backend, TOPIC_NAMES[name])
+        )
+        synonyms = _synonyms(name, values)
         # This one is set for all brokers: the controller must know it.
         read_only = name == MIN_ISR
         described.append(
             _entry(request, name, setting, synonyms[0].value or "", synonyms, read_only=read_only)
         )
     return described
+
+
+def _values_of(backend: Backend, name: str) -> dict[Source, str]:
+    """Return the values of a setting that is not a default of topics; the first is in force."""
+    image = backend.broker.topics.image
+    resources = {Source.BROKER: str(backend.node_id), Source.ALL_BROKERS: ALL_BROKERS}
+    found = {
+        source: overrides[name]
+        for source, resource in resources.items()
+        if name in (overrides := usable(image.broker_overrides(resource)))
+    }
+    found[Source.DEFAULT] = OWN_SETTINGS[name].text(OWN_SETTINGS[name].default)
+    return found
 
 
 def _static_settings(backend: Backend) -> list[DescribeConfigsResourceResult]:

@@ -92,7 +92,7 @@ def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions |
 def _is_visible(backend: Backend, topic_id: TopicId, call: Call) -> bool:
     """Return whether the client may know of a topic, which may match its pattern although it does not."""
     topic = backend.broker.topics.image.topic_by_id(topic_id)
-    return topic is None or backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, topic.name)
+    return topic is None or backend.broker.access.sees_topic(call.caller, Operation.DESCRIBE, topic.name)
 
 
 async def _described(

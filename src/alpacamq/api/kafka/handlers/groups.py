@@ -33,7 +33,7 @@ from alpacamq.model.ids import TopicId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
 from alpacamq.queues.messages import QueueId
-from alpacamq.security.acls import Operation
+from alpacamq.security.acls import Operation, ResourceType
 
 from .share_groups import delete_group, unlisted_share_groups
 
@@ -102,7 +102,7 @@ async def _coordinator(backend: Backend, key_type: int, key: str, call: Call) ->
         # Whatever the reason: clients retry on this code and give up on most others.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return wire.Coordinator(key=key, node_id=-1, error_code=code, error_message=text_of(error))
-    if (node := live_node(backend, broker_id)) is None:
+    if (node := live_node(backend, broker_id, call.listener)) is None:
         reason = f"broker {broker_id} has no address for Kafka clients, or is not running"
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return wire.Coordinator(key=key, node_id=-1, error_code=code, error_message=reason)
@@ -285,10 +285,10 @@ async def list_groups(
         return wire.ListGroupsResponse(error_code=code_of(error))
     groups = []
     access = backend.broker.access
-    lists_all = access.may_cluster(call.caller, Operation.DESCRIBE)
+    lists_all = access.sees_cluster(call.caller, Operation.DESCRIBE)
     for each in listed:
         await call.pause()
-        if not (lists_all or access.may_group(call.caller, Operation.DESCRIBE, each.group)):
+        if not (lists_all or access.sees(call.caller, Operation.DESCRIBE, ResourceType.GROUP, each.group)):
             continue
         if asked.matches(each):
             groups.append(

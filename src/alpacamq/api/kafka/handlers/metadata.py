@@ -17,7 +17,7 @@ from alpacamq.api.kafka.brokers import (
     own_node,
     partition_view,
 )
-from alpacamq.api.kafka.call import Backend, Call
+from alpacamq.api.kafka.call import KAFKA_LISTENER, Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import cluster_operations, may_create, topic_operations
 from alpacamq.cluster.image import FEATURES as OWN_FEATURES
@@ -122,7 +122,7 @@ async def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
-        is_visible = _is_visible(backend, call, name)
+        is_visible = backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, name)
         topic = image.topics.get(TopicName(name)) if is_visible else None
         if topic is None:
             code = (
@@ -190,7 +190,7 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
             and _is_visible(backend, call, entry.name)
         ):
             if may_create(backend.broker.access, call.caller, entry.name):
-                topic, refusal = await _created(backend, entry.name)
+                topic, refusal = await _created(backend, entry.name, call)
             else:
                 refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic is not None:
@@ -202,7 +202,7 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
 
 def _is_visible(backend: Backend, call: Call, name: str) -> bool:
     """Return whether the client may know whether a topic of this name exists."""
-    return backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, name)
+    return backend.broker.access.sees_topic(call.caller, Operation.DESCRIBE, name)
 
 
 def _creates(backend: Backend, request: MetadataRequest) -> bool:
@@ -213,11 +213,17 @@ def _creates(backend: Backend, request: MetadataRequest) -> bool:
     )
 
 
-async def _created(backend: Backend, name: str) -> tuple[Topic | None, ErrorCode | None]:
+async def _created(backend: Backend, name: str, call: Call) -> tuple[Topic | None, ErrorCode | None]:
     """Create a topic unless another client has; return it, or the error."""
+    mutations = call.mutations
     try:
         check_topic_name(name)  # which invalid names fail
-        return await backend.broker.topics.get_or_create(name), None
+        if mutations is not None and mutations.wait_ms():
+            return None, ErrorCode.LEADER_NOT_AVAILABLE  # after which clients ask again
+        topic = await backend.broker.topics.get_or_create(name)
+        if mutations is not None:
+            mutations.charge(topic.partitions)
+        return topic, None
     except AlpacaError as error:
         return None, code_of(error)
 
@@ -242,7 +248,7 @@ def _unknown(
     asked = request.include_topic_authorized_operations
     if entry.name is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID
-    elif _is_visible(backend, call, entry.name):
+    elif backend.broker.access.may_topic(call.caller, Operation.DESCRIBE, entry.name):
         code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -261,7 +267,7 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in live_nodes(backend)
+            for node in live_nodes(backend, call.listener)
         ],
         cluster_id=backend.broker.cluster_id,
         controller_id=controller_node(backend),
@@ -292,7 +298,7 @@ async def _described_in_slices(
 
 
 def _live_ids(backend: Backend) -> frozenset[int]:
-    return frozenset(node.id for node in live_nodes(backend))
+    return frozenset(node.id for node in live_nodes(backend, KAFKA_LISTENER))
 
 
 def _views(backend: Backend, topic: Topic, live: frozenset[int]) -> Callable[[int], PartitionView]:
@@ -415,7 +421,8 @@ def describe_cluster(
     backend: Backend, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
     if request.endpoint_type == _BROKERS:
-        nodes = all_nodes(backend) if request.include_fenced_brokers else live_nodes(backend)
+        found = all_nodes if request.include_fenced_brokers else live_nodes
+        nodes = found(backend, call.listener)
     elif request.endpoint_type == _CONTROLLERS:
         try:
             backend.broker.access.check_cluster(call.caller, Operation.ALTER)
@@ -424,8 +431,9 @@ def describe_cluster(
                 endpoint_type=_CONTROLLERS, error_code=code_of(error), error_message=text_of(error)
             )
         # Requests for the controller are taken by every broker; these can become the controller themselves.
-        voters = [live_node(backend, voter.id) for voter in backend.broker.metadata.quorum.voters]
-        nodes = [node for node in voters if node is not None] or [own_node(backend)]
+        quorum = backend.broker.metadata.quorum
+        voters = [live_node(backend, voter.id, call.listener) for voter in quorum.voters]
+        nodes = [node for node in voters if node is not None] or [own_node(backend, call.listener)]
     else:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,

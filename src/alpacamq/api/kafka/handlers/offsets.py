@@ -158,7 +158,7 @@ async def _located(
 def _epoch_end(backend: Backend, name: str, wanted: OffsetForLeaderPartition, call: Call) -> EpochEndOffset:
     access = backend.broker.access
     try:
-        if not access.may_cluster(call.caller, Operation.CLUSTER_ACTION):
+        if not access.sees_cluster(call.caller, Operation.CLUSTER_ACTION):
             access.check_topic(call.caller, Operation.DESCRIBE, name)
         partition = backend.broker.topics.partition(name, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)

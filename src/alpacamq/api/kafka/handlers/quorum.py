@@ -5,8 +5,8 @@ The controller decides on them; any broker forwards them to it.
 
 from collections.abc import Iterable, Mapping
 
-from alpacamq.api.kafka.brokers import KAFKA_LISTENER, live_node
-from alpacamq.api.kafka.call import Backend, Call
+from alpacamq.api.kafka.brokers import live_node
+from alpacamq.api.kafka.call import KAFKA_LISTENER, Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.commands import (
     AddVoter,
@@ -47,7 +47,7 @@ async def describe_quorum(
             partitions.append(_partition(topic.topic_name, partition.partition_index, status))
         topics.append(wire.DescribedQuorumTopic(topic_name=topic.topic_name, partitions=partitions))
     return wire.DescribeQuorumResponse(
-        topics=topics, nodes=[_node(backend, voter.node_id) for voter in status.voters]
+        topics=topics, nodes=[_node(backend, voter.node_id, call.listener) for voter in status.voters]
     )
 
 
@@ -82,9 +82,9 @@ def _replicas(nodes: Iterable[ReplicaProgress], status: QuorumStatus) -> list[wi
     ]
 
 
-def _node(backend: Backend, node_id: int) -> wire.QuorumNode:
+def _node(backend: Backend, node_id: int, listener: str) -> wire.QuorumNode:
     listeners = []
-    if (node := live_node(backend, node_id)) is not None:
+    if (node := live_node(backend, node_id, listener)) is not None:
         # Kafka's own client fails on names in lower case.
         listeners = [wire.Listener(name=KAFKA_LISTENER.upper(), host=node.host, port=node.port)]
     return wire.QuorumNode(node_id=node_id, listeners=listeners)

@@ -263,7 +263,7 @@ async def _described_group(
         described = []
         if request.topics is None:
             for name in await queue_topics(backend, group):
-                if not access.may_topic(call.caller, Operation.DESCRIBE, name):
+                if not access.sees_topic(call.caller, Operation.DESCRIBE, name):
                     continue
                 described.append(await _described_topic(backend, group, name, None, call))
         else:

@@ -8,7 +8,13 @@ from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import may_create, not_allowed
 from alpacamq.cluster.placement import default_replication_factor
 from alpacamq.cluster.topics import BY_DEFAULT
-from alpacamq.model.errors import AlpacaError, InvalidReplicaAssignment, InvalidRequest, UnknownTopicId
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    QuotaExceeded,
+    UnknownTopicId,
+)
 from alpacamq.model.topics import Topic, check_topic_name
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.topics import (
@@ -30,12 +36,19 @@ from alpacamq.security.acls import Operation
 
 from .configs import check_settings_count, source_of
 
+# The first versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). Others are only throttled.
+_CREATE_STRICTLY_FROM = 6
+_DELETE_STRICTLY_FROM = 5
+_GROW_STRICTLY_FROM = 3
+
 
 async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     named: Counter[str] = Counter()
     for topic in request.topics:
         named[topic.name] += 1
         await call.pause()
+    mutations = None if request.validate_only else call.mutations
+    throttle_ms = 0
     results = []
     for topic in request.topics:
         await call.pause()
@@ -44,19 +57,26 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
             if not may_create(backend.broker.access, call.caller, topic.name):
                 raise not_allowed(Operation.CREATE, topic.name)
+            if mutations is not None and call.version >= _CREATE_STRICTLY_FROM:
+                mutations.check()
             created = await _create(backend, topic, dry_run=request.validate_only)
+            if mutations is not None:
+                throttle_ms = mutations.charge(created.partitions)
             results.append(_created(backend, created, _replication_factor(backend, created, topic), call))
         except AlpacaError as error:
+            if isinstance(error, QuotaExceeded):
+                throttle_ms = error.retry_after_ms
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
             )
-    return CreateTopicsResponse(topics=results)
+    return CreateTopicsResponse(throttle_time_ms=throttle_ms, topics=results)
 
 
 async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     wanted: Iterable[DeleteTopicState] = request.topics
     if not request.topics:
         wanted = (DeleteTopicState(name=name) for name in request.topic_names)
+    throttle_ms = 0
     results = []
     for entry in wanted:
         await call.pause()
@@ -66,9 +86,15 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
                 name = _name_of(backend, entry, call)
             backend.broker.access.check_topic(call.caller, Operation.DELETE, name)
             backend.broker.topics.image.topic(name)  # such names usually do not exist
+            if call.mutations is not None and call.version >= _DELETE_STRICTLY_FROM:
+                call.mutations.check()
             topic = await backend.broker.topics.delete(name)
+            if call.mutations is not None:
+                throttle_ms = call.mutations.charge(topic.partitions)
             results.append(DeletableTopicResult(name=name, topic_id=topic.id))
         except AlpacaError as error:
+            if isinstance(error, QuotaExceeded):
+                throttle_ms = error.retry_after_ms
             results.append(
                 DeletableTopicResult(
                     name=name,
@@ -77,32 +103,40 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
                     error_message=text_of(error),
                 )
             )
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(throttle_time_ms=throttle_ms, responses=results)
 
 
 async def create_partitions(
     backend: Backend, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
+    mutations = None if request.validate_only else call.mutations
+    throttle_ms = 0
     results = []
     for entry in request.topics:
         await call.pause()
         try:
             backend.broker.access.check_topic(call.caller, Operation.ALTER, entry.name)
-            backend.broker.topics.image.topic(entry.name)
+            before = backend.broker.topics.image.topic(entry.name).partitions
+            if mutations is not None and call.version >= _GROW_STRICTLY_FROM:
+                mutations.check()
             await backend.broker.topics.grow(
                 entry.name,
                 entry.count,
                 assignments=_added_replicas(backend, entry),
                 dry_run=request.validate_only,
             )
+            if mutations is not None:
+                throttle_ms = mutations.charge(entry.count - before)
             results.append(CreatePartitionsTopicResult(name=entry.name))
         except AlpacaError as error:
+            if isinstance(error, QuotaExceeded):
+                throttle_ms = error.retry_after_ms
             results.append(
                 CreatePartitionsTopicResult(
                     name=entry.name, error_code=code_of(error), error_message=text_of(error)
                 )
             )
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(throttle_time_ms=throttle_ms, results=results)
 
 
 async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) -> Topic:
@@ -151,7 +185,7 @@ def _check_count(backend: Backend, assigned: Sequence[object]) -> None:
 
 
 def _created(backend: Backend, topic: Topic, replication_factor: int, call: Call) -> CreatableTopicResult:
-    if not backend.broker.access.may_topic(call.caller, Operation.DESCRIBE_CONFIGS, topic.name):
+    if not backend.broker.access.sees_topic(call.caller, Operation.DESCRIBE_CONFIGS, topic.name):
         return CreatableTopicResult(
             name=topic.name,
             topic_id=topic.id,

@@ -195,7 +195,7 @@ async def list_transactions(
     listed = []
     for each in found:
         await call.pause()
-        if not backend.broker.access.may(
+        if not backend.broker.access.sees(
             call.caller, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id
         ):
             continue
@@ -380,7 +380,7 @@ async def _described(backend: Backend, transactional_id: str, call: Call) -> wir
         topics=_by_topic(
             partition
             for partition in known.partitions
-            if access.may_topic(call.caller, Operation.DESCRIBE, partition.topic)
+            if access.sees_topic(call.caller, Operation.DESCRIBE, partition.topic)
         ),
     )
 

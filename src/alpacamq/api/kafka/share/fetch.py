@@ -232,8 +232,31 @@ class SharedFetch:
                 await asyncio.sleep(pause_seconds)
             pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
             left_ms = int((until - loop.time()) * 1000) + 1
-            await self._broker.queues.wait_for_messages(places, max(left_ms, 1))
+            waiting = self._broker.queues.wait_for_messages(places, max(left_ms, 1))
+            if not self._broker.access.limits(self._caller):
+                await waiting
+                continue
+            try:
+                await self._broker.access.while_allowed(waiting, self._caller, self._check_rights)
+            except AlpacaError:
+                await self._sources()  # notes which partitions it may not read any more
+                break
         return await self._read_all()
+
+    def _check_rights(self) -> None:
+        """Raise an error if the client has lost the right to the group or to a topic."""
+        self._broker.access.check_group(self._caller, Operation.READ, self._group)
+        for topic_id in {topic_id for topic_id, _ in self._session.partitions}:
+            refusal = topic_refusal(
+                self._broker.access,
+                self._caller,
+                Operation.READ,
+                topic_id.bytes,
+                self._broker.topics,
+                by_id=True,
+            )
+            if refusal is not None:
+                raise refusal
 
     def _is_enough(self) -> bool:
         return (

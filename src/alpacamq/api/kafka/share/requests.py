@@ -9,10 +9,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from alpacamq.api.kafka import tenancy
 from alpacamq.api.kafka.brokers import BrokerNode, hinted_nodes, leader_hint
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.outbox import Piece
 from alpacamq.api.kafka.turns import Work
+from alpacamq.api.queue_rights import check_reject
 from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
@@ -21,6 +23,7 @@ from alpacamq.coordinator.share.config import DescribeGroupConfigRequest, GroupC
 from alpacamq.coordinator.share.messages import MemberConfigRequest
 from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, NotAcquired, UnknownMember
 from alpacamq.model.ids import TopicId
+from alpacamq.model.names import localized
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
@@ -63,12 +66,13 @@ MAX_ACKNOWLEDGED = 1_000_000
 _AT_ONCE = 500
 _CHECKED_AT_ONCE = 128
 
+_REJECT = 3
 RENEW = 4
 ACTIONS: Mapping[int, Action] = {
     0: Action.ACK,  # a gap: there is no record at this offset
     1: Action.ACK,
     2: Action.RELEASE,
-    3: Action.REJECT,
+    _REJECT: Action.REJECT,
     RENEW: Action.EXTEND,
 }
 REASON = "rejected by a share consumer"
@@ -105,6 +109,11 @@ def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -
             if kind not in ACTIONS or (kind == RENEW and not may_renew):
                 raise InvalidRequest(f"unsupported acknowledgement type {kind}")
         after = last + 1
+
+
+def _rejects(batches: Iterable[AcknowledgementBatch]) -> bool:
+    """Return whether records are to be dead-lettered."""
+    return any(_REJECT in batch.acknowledge_types for batch in batches)
 
 
 async def settle(
@@ -179,19 +188,23 @@ class ShareRequests:
         frame: memoryview,
         work: Work,
     ) -> None:
+        tenant = self._broker.access.tenant_of(connection.caller)
         try:
             request = await work.run(
                 decode_in_slices(ShareFetchRequest, header.api_version, frame, header.body_at)
             )
+            if tenant is not None:
+                request = await work.run(tenancy.stored(tenant, request))
             del frame
             connection.free_frame()
             pieces = await self._fetched(connection, header, request, work)
         except ProtocolError:
             raise
         except AlpacaError as error:
+            message = text_of(error) if tenant is None else localized(tenant, text_of(error))
             pieces = [
                 *encode_share_fetch_response(
-                    header.correlation_id, [], error_code=code_of(error), error_message=text_of(error)
+                    header.correlation_id, [], error_code=code_of(error), error_message=message
                 )
             ]
         finally:
@@ -207,17 +220,22 @@ class ShareRequests:
         frame: memoryview,
         work: Work,
     ) -> None:
+        tenant = self._broker.access.tenant_of(connection.caller)
         try:
             with connection.cancelling_on_close():
                 request = await work.run(
                     decode_in_slices(ShareAcknowledgeRequest, header.api_version, frame, header.body_at)
                 )
+                if tenant is not None:
+                    request = await work.run(tenancy.stored(tenant, request))
             del frame
             connection.free_frame()
             try:
-                response = await self._acknowledged(connection.caller, header, request, work)
+                response = await self._acknowledged(connection, header, request, work)
             except AlpacaError as error:
                 response = ShareAcknowledgeResponse(error_code=code_of(error), error_message=text_of(error))
+            if tenant is not None:
+                response = await work.run(tenancy.local(tenant, response))
             body = await work.run(encode_in_slices(response, header.api_version))
         finally:
             work.leave()
@@ -244,14 +262,18 @@ class ShareRequests:
         taken: list[Taken] = []
         if epoch == FINAL_EPOCH:
             await self._close(session)
-        elif request.max_records > 0 and not request.is_renew_ack:
+        elif request.max_records > 0 and not (request.is_renew_ack or _fetch_wait_ms(connection)):
             taken = await SharedFetch(self._broker, connection.caller, session, request, config, work).run()
         try:
             # The right may have been removed while the fetch waited.
             self._broker.access.check_group(connection.caller, Operation.READ, key[0])
-            nodes = self._nodes([*verdicts.values(), *(part.error for part in taken)])
+            errors = [*verdicts.values(), *(part.error for part in taken)]
+            nodes = self._nodes(errors, connection.listener.name)
+            throttle_ms = _charge(connection, taken, work)
+            tenant = self._broker.access.tenant_of(connection.caller)
+            batch_size = max(request.batch_size, 1)
             return await work.run(
-                _response(header, config, verdicts, taken, max(request.batch_size, 1), nodes)
+                _response(header, config, verdicts, taken, batch_size, nodes, throttle_ms, tenant)
             )
         except BaseException:
             for part in taken:
@@ -259,8 +281,9 @@ class ShareRequests:
             raise
 
     async def _acknowledged(
-        self, caller: Caller, header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
+        self, connection: "Connection", header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
     ) -> ShareAcknowledgeResponse:
+        caller = connection.caller
         key = _session_key(request.group_id, request.member_id)
         self._broker.access.check_group(caller, Operation.READ, key[0])
         await work.run(check_count(request.topics))
@@ -294,14 +317,14 @@ class ShareRequests:
             ],
             node_endpoints=[
                 NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in self._nodes(verdicts.values())
+                for node in self._nodes(verdicts.values(), connection.listener.name)
             ],
         )
 
-    def _nodes(self, errors: Iterable[AlpacaError | None]) -> list[BrokerNode]:
+    def _nodes(self, errors: Iterable[AlpacaError | None], listener: str) -> list[BrokerNode]:
         """Return the addresses of the leaders that errors name."""
         leaders = {_leader(error)[0] for error in errors if error is not None} - {NO_LEADER}
-        return hinted_nodes(self._broker.topics.image, leaders) if leaders else []
+        return hinted_nodes(self._broker.topics.image, leaders, listener) if leaders else []
 
     def _session(self, connection: "Connection", key: SessionKey, request: ShareFetchRequest) -> ShareSession:
         """Return the updated session of a fetch."""
@@ -363,9 +386,12 @@ class ShareRequests:
                     may_renew = header.api_version >= _RENEWALS_FROM
                     await work.run(check_batches(each.acknowledgement_batches, may_renew=may_renew))
                     partition = find_shared(self._broker, caller, topic.topic_id, each.partition_index)
+                    queue = QueueId(member[0], partition.identity.topic)
+                    if self._broker.access.limits(caller) and _rejects(each.acknowledgement_batches):
+                        await check_reject(self._broker, caller, queue)
                     error = await settle(
                         self._broker.queues,
-                        QueueId(member[0], partition.identity.topic),
+                        queue,
                         partition,
                         each.acknowledgement_batches,
                         member_id=member[1],
@@ -382,6 +408,25 @@ class ShareRequests:
         for topic, partitions in departure.partitions.items():
             queue = QueueId(departure.group, topic)
             await self._broker.queues.release_consumer(queue, departure.member_id, partitions)
+
+
+def _fetch_wait_ms(connection: "Connection") -> int:
+    """Return how long the client has to wait for records that it has fetched before."""
+    limits = connection.limits
+    return 0 if limits is None or limits.fetch is None else limits.fetch.wait_ms()
+
+
+def _charge(connection: "Connection", taken: Sequence[Taken], work: Work) -> int:
+    """Count the bytes of a response, and throttle the connection; return for how long."""
+    limits = connection.limits
+    if limits is None:
+        return 0
+    throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
+    if limits.fetch is not None:
+        size = sum(part.covering.length for part in taken)
+        throttle_ms = max(throttle_ms, limits.fetch.charge(size))
+    connection.mute(throttle_ms)
+    return throttle_ms
 
 
 def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
@@ -410,6 +455,13 @@ def _leader(error: AlpacaError | None) -> tuple[int, int]:
     return (NO_LEADER, NO_LEADER) if hint is None else hint
 
 
+def _localized(tenant: str, shared: PartitionShared) -> PartitionShared:
+    """Return the response for a partition with error messages for a tenant's client."""
+    messages = (shared.error_message, shared.acknowledge_error_message)
+    error, of_acknowledgement = (None if each is None else localized(tenant, each) for each in messages)
+    return shared._replace(error_message=error, acknowledge_error_message=of_acknowledgement)
+
+
 def _response(
     header: RequestHeader,
     config: ShareConfig,
@@ -417,6 +469,8 @@ def _response(
     taken: Sequence[Taken],
     batch_size: int,
     nodes: Sequence[BrokerNode],
+    throttle_ms: int,
+    tenant: str | None,
 ) -> Generator[None, None, list[Piece]]:
     """Encode the response: bytes, records, bytes, records, …, bytes; with stops in between."""
     by_key = {part.key: part for part in taken}
@@ -429,6 +483,8 @@ def _response(
             shared = shared._replace(
                 acknowledge_error_code=code_of(error), acknowledge_error_message=text_of(error)
             )
+        if tenant is not None:
+            shared = _localized(tenant, shared)
         leader = _leader(error if part is None or part.error is None else part.error)
         if leader[0] != NO_LEADER:
             shared = shared._replace(current_leader=leader)
@@ -438,6 +494,7 @@ def _response(
         [(topic_id.bytes, [shared for shared, _ in entries]) for topic_id, entries in topics.items()],
         lock_timeout_ms=config.record_lock_duration_ms,
         nodes=nodes,
+        throttle_ms=throttle_ms,
     )
     pieces: list[Piece] = [frame[0]]
     between = iter(frame[1:])

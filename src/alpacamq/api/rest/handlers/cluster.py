@@ -14,6 +14,13 @@ from alpacamq.broker import administration
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.remote.status import ClusterReport, MoveProgress
 from alpacamq.broker.slices import in_slices
+from alpacamq.cluster.broker_config import (
+    ALL_BROKERS,
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    throttled_rate,
+    usable,
+)
 from alpacamq.cluster.brokers import BrokerRegistration
 from alpacamq.cluster.commands import (
     DrainBroker,
@@ -162,6 +169,7 @@ async def status(call: Call[Nothing, Nothing]) -> wire.ClusterStatus:
             not_preferred=summary.not_preferred,
         ),
         reassignments=_reassignments(found),
+        throttle=_throttle_of_all(found.image),
         links=_links(broker),
         features=dict(found.image.features),
         warnings=warnings(found.image),
@@ -219,7 +227,9 @@ def _reassignments(found: ClusterReport) -> list[wire.ReassignmentStatus]:
         topic, state = image.topic_by_id(place.topic_id), image.partition(place)
         if topic is None or state is None:
             continue
-        progress, behind = _progress(state, moves.get(place, ()))
+        moved = moves.get(place, ())
+        progress, behind = _progress(state, moved)
+        left = [each.bytes_left for each in moved if each.bytes_left is not None]
         listed.append(
             wire.ReassignmentStatus(
                 topic=topic.name,
@@ -229,9 +239,26 @@ def _reassignments(found: ClusterReport) -> list[wire.ReassignmentStatus]:
                 removing=list(state.removing),
                 progress=progress,
                 behind=behind,
+                bytes_left=sum(left) if left or not state.adding else None,
+                throttle=_throttle(image, state),
             )
         )
     return sorted(listed, key=lambda each: (each.topic, each.partition))
+
+
+def _throttle(image: ClusterImage, state: PartitionState) -> int | None:
+    """Return the lowest limit of the leader and the replicas that are being added."""
+    rates = [throttled_rate(image, node, FOLLOWER_RATE) for node in state.adding]
+    if state.leader is not None and state.adding:
+        rates.append(throttled_rate(image, state.leader, LEADER_RATE))
+    return min((rate for rate in rates if rate is not None), default=None)
+
+
+def _throttle_of_all(image: ClusterImage) -> int | None:
+    overrides = usable(image.broker_overrides(ALL_BROKERS))
+    return min(
+        (int(overrides[name]) for name in (LEADER_RATE, FOLLOWER_RATE) if name in overrides), default=None
+    )
 
 
 def _progress(state: PartitionState, moves: Sequence[MoveProgress]) -> tuple[float | None, int | None]:
@@ -360,6 +387,11 @@ async def reassign(call: Call[Nothing, Reassignments]) -> wire.PartitionOutcomes
     return _outcomes(named, results)
 
 
+async def throttle(call: Call[Nothing, wire.Throttle]) -> wire.Throttle:
+    await administration.throttle(call.backend.broker.metadata, call.body.bytes_per_second)
+    return call.body
+
+
 async def elect(call: Call[Nothing, Election]) -> wire.PartitionOutcomes:
     metadata, kind = call.backend.broker.metadata, call.body.kind
     if call.body.partitions is not None:
@@ -449,6 +481,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=Nothing,
         body=Reassignments,
         answers=(wire.PartitionOutcomes,),
+        errors=_COMMAND_ERRORS,
+    ),
+    Route(
+        method="PUT",
+        path="/cluster/throttle",
+        summary="Limit the bytes a second that each node sends and fetches for reassignments",
+        handler=throttle,
+        parameters=Nothing,
+        body=wire.Throttle,
+        answers=(wire.Throttle,),
         errors=_COMMAND_ERRORS,
     ),
     Route(

@@ -111,7 +111,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
         messages=sum(each.messages for each in known),
         size_bytes=sum(each.size_bytes for each in known),
         groups=groups,
-        queues=len(broker.queues.stats()),
+        queues=broker.queues.queue_count,
         delayed=delayed,
         open_transactions=open_transactions,
         requests=sum(count for _, count in backend.traffic),

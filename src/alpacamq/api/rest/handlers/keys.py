@@ -1,4 +1,4 @@
-"""API keys: creating, listing and deleting them."""
+"""API keys: creating, listing, replacing and deleting them."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import ClusterNotAuthorized, FeatureNotEnabled, InvalidPrincipal, UnknownApiKey
-from alpacamq.model.topics import INT64_MAX
+from alpacamq.model.topics import DAY_MS, INT64_MAX
 from alpacamq.security.acls import OPERATIONS, Operation
 from alpacamq.security.api_keys import MAX_DESCRIPTION_LENGTH, ApiKey
 from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
@@ -43,6 +43,12 @@ class OfKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
+class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a key that is replaced goes on to work."""
+
+    overlap_ms: Annotated[int, Meta(ge=0, le=INT64_MAX // 2)] = 7 * DAY_MS
+
+
 async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
     access, body = call.backend.broker.access, call.body
     own = call.caller.principal.name
@@ -53,12 +59,13 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
         raise ConflictingInput("/owner: a key acts for a user; name one", "/owner")
     if unknown := sorted(set(body.scopes) - _SCOPES.keys()):
         raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}", "/scopes")
-    if call.caller.key is not None and call.caller.key.scopes:
-        call.check_cluster(Operation.ALTER)  # a limited key must not create an unlimited one
     now_ms = call.backend.broker.clock.now_ms()
+    expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
+    if (used := call.caller.key) is not None and (used.scopes or is_longer(expires_ms, used.expires_ms)):
+        call.check_cluster(Operation.ALTER)  # a limited key must not create an unlimited one
     key, text = await access.create_api_key(
         owner,
-        expires_ms=None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms,
+        expires_ms=expires_ms,
         scopes=[_SCOPES[each] for each in dict.fromkeys(body.scopes)],
         description=body.description,
     )
@@ -66,9 +73,30 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
     return CreatedKey(**fields, key=text, aws_secret_access_key=key.aws_secret)
 
 
+async def rotate_key(call: Call[OfKey, Rotation]) -> CreatedKey:
+    access, key_id = call.backend.broker.access, call.parameters.id
+    old = access.api_keys().get(key_id)
+    if old is None or old.owner != call.caller.principal.name or call.caller.principal == ANONYMOUS:
+        call.check_cluster(Operation.ALTER)
+    if (used := call.caller.key) is not None and (used.scopes or used.expires_ms is not None):
+        call.check_cluster(Operation.ALTER)  # a limited key must not replace an unlimited one, nor itself
+    if old is None:
+        raise UnknownApiKey(f"no API key has the id {key_id!r}")
+    if old.is_expired(call.backend.broker.clock.now_ms()):
+        raise ConflictingInput("the key has expired; create a new one", "id")
+    key, text = await access.rotate_api_key(old, overlap_ms=call.body.overlap_ms)
+    fields = msgspec.structs.asdict(_shown(key, None))
+    return CreatedKey(**fields, key=text, aws_secret_access_key=key.aws_secret)
+
+
+def is_longer(expires_ms: int | None, than_ms: int | None) -> bool:
+    """Return whether a key lasts longer than another; None is for ever."""
+    return than_ms is not None and (expires_ms is None or expires_ms > than_ms)
+
+
 def list_keys(call: Call[Nothing, Nothing]) -> KeyList:
     access = call.backend.broker.access
-    sees_all = access.may_cluster(call.caller, Operation.DESCRIBE)
+    sees_all = access.sees_cluster(call.caller, Operation.DESCRIBE)
     own = call.caller.principal.name
     keys = [key for key in access.api_keys().values() if sees_all or key.owner == own]
     keys.sort(key=lambda each: (each.created_ms, each.id))
@@ -78,7 +106,10 @@ def list_keys(call: Call[Nothing, Nothing]) -> KeyList:
 async def delete_key(call: Call[OfKey, Nothing]) -> None:
     access, key_id = call.backend.broker.access, call.parameters.id
     key = access.api_keys().get(key_id)
-    if key is None or key.owner != call.caller.principal.name:
+    used = call.caller.key
+    is_own = key is not None and key.owner == call.caller.principal.name
+    # A limited key may end itself, but no other.
+    if not is_own or (used is not None and used.scopes and used.id != key_id):
         call.check_cluster(Operation.ALTER)
     await access.delete_api_key(key_id)
 
@@ -115,6 +146,17 @@ ROUTES: tuple[AnyRoute, ...] = (
         answers=(CreatedKey,),
         status=HTTPStatus.CREATED,
         errors=(ClusterNotAuthorized, FeatureNotEnabled, InvalidPrincipal),
+    ),
+    Route(
+        method="POST",
+        path="/keys/{id}/rotate",
+        summary="Replace an API key by a new one of the same rights; the old one ends after a time",
+        handler=rotate_key,
+        parameters=OfKey,
+        body=Rotation,
+        answers=(CreatedKey,),
+        status=HTTPStatus.CREATED,
+        errors=(UnknownApiKey, ClusterNotAuthorized),
     ),
     Route(
         method="DELETE",

@@ -18,7 +18,7 @@ from alpacamq.api.rest.message_json import (
     leased_message,
     topic_message,
 )
-from alpacamq.api.rest.parameters import MemberText, OfGroup, ReasonText, TopicText, WaitMs
+from alpacamq.api.rest.parameters import TOPIC_PATTERN, MemberText, OfGroup, ReasonText, TopicText, WaitMs
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     PartitionView,
@@ -53,15 +53,15 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import Action, QueueId, Start
 from alpacamq.security.acls import Operation
+from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.tracing import ClientApi
 
 from .groups import MembershipAnswer, membership_answer
 from .offsets import commit_offsets
 
-CURSOR_PATTERN = (
-    r"^[a-zA-Z0-9._-]{1,249}(:[0-9]{1,10}@[0-9]{1,18})+"
-    r"(,[a-zA-Z0-9._-]{1,249}(:[0-9]{1,10}@[0-9]{1,18})+)*$"
-)
+_PLACES = r"(:[0-9]{1,10}@[0-9]{1,18})+"
+CURSOR_PATTERN = f"^{TOPIC_PATTERN}{_PLACES}(,{TOPIC_PATTERN}{_PLACES})*$"
+_PART = re.compile(r"(.+?)((?::[0-9]+@[0-9]+)+)")
 _PLACE = re.compile(r"([0-9]+)@([0-9]+)")
 
 
@@ -85,7 +85,9 @@ def read_cursor(cursor: str) -> dict[TopicPartition, int]:
 
 def _places(cursor: str) -> Iterator[tuple[TopicPartition, int]]:
     for part in cursor.split(","):
-        topic, _, places = part.partition(":")
+        split = _PART.fullmatch(part)
+        assert split is not None, "a cursor matches its pattern"
+        topic, places = split.groups()
         for index, offset in _PLACE.findall(places):
             yield TopicPartition(TopicName(topic), int(index)), int(offset)
 
@@ -436,6 +438,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         answers=(QueuePoll, MemberPoll),
         errors=_ERRORS,
         has_effects=True,
+        quota=QuotaKey.FETCH,
     ),
     Route(
         method="POST",

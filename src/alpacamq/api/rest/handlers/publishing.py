@@ -23,6 +23,7 @@ from alpacamq.model.errors import (
     TooManyDelayed,
     UnknownTopic,
 )
+from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.tracing import ClientApi
 
 T = TypeVar("T")
@@ -174,5 +175,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         body_shapes=(NewMessage, NewMessages),
         answers=(PublishedMessage, PublishedMessages),
         errors=PUBLISH_ERRORS,
+        quota=QuotaKey.PRODUCE,
     ),
 )

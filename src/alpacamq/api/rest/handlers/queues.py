@@ -29,6 +29,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.queues.messages import DescribeReply, QueueId
 from alpacamq.security.acls import Operation
+from alpacamq.security.quotas import QuotaKey
 from alpacamq.wire.queues import (
     LaneStats,
     QueueDescription,
@@ -199,6 +200,7 @@ _QUEUE_ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(QueueMessages,),
         errors=_ERRORS,
+        quota=QuotaKey.FETCH,
     ),
 )
 
@@ -341,7 +343,7 @@ async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
     body = call.body
     if body.target is UNSET:
         # Each message says where it came from, which its writer may have made up.
-        call.check_cluster(Operation.ALTER)
+        call.backend.broker.access.check_rules(call.caller, Operation.ALTER)
     task = await call.backend.broker.queues.start_redrive(
         call.parameters.topic,
         target=None if body.target is UNSET else body.target,

@@ -27,6 +27,7 @@ from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
+from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.tracing import ClientApi
 
 MAX_BYTES = 16 << 20
@@ -331,6 +332,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(TopicMessages,),
         errors=_ERRORS,
+        quota=QuotaKey.FETCH,
     ),
     Route(
         method="GET",
@@ -341,6 +343,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(PartitionMessages,),
         errors=_ERRORS,
+        quota=QuotaKey.FETCH,
     ),
     Route(
         method="GET",
@@ -351,5 +354,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(FoundMessages,),
         errors=(UnknownTopic, OffsetOutOfRange, DamagedLog, StorageFailed),
+        quota=QuotaKey.FETCH,
     ),
 )

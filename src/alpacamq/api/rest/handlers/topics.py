@@ -149,12 +149,16 @@ def _listed(topic: Topic, bounds: Sequence[Bounds | None]) -> ListedTopic:
 
 async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDescription:
     query = call.body
+    if (mutations := call.mutations) is not None:
+        mutations.check()
     topic = await call.backend.broker.topics.create(
         query.name,
         partitions=BY_DEFAULT if query.partitions is UNSET else query.partitions,
         replication_factor=BY_DEFAULT if query.replication_factor is UNSET else query.replication_factor,
         overrides={name: setting_text(value) for name, value in query.settings.items()},
     )
+    if mutations is not None:
+        mutations.charge(topic.partitions)
     return await _described(call.backend, topic)
 
 
@@ -163,7 +167,11 @@ async def describe_topic(call: Call[OfTopic, Nothing]) -> TopicDescription:
 
 
 async def delete_topic(call: Call[OfTopic, Nothing]) -> None:
-    await call.backend.broker.topics.delete(call.parameters.topic)
+    if (mutations := call.mutations) is not None:
+        mutations.check()
+    topic = await call.backend.broker.topics.delete(call.parameters.topic)
+    if mutations is not None:
+        mutations.charge(topic.partitions)
 
 
 async def change_settings(call: Call[OfTopic, SettingChanges]) -> TopicDescription:
@@ -187,7 +195,14 @@ async def change_settings(call: Call[OfTopic, SettingChanges]) -> TopicDescripti
 async def add_partitions(call: Call[OfTopic, PartitionCount]) -> TopicDescription:
     name = call.parameters.topic
     _check_changeable(name)
-    return await _described(call.backend, await call.backend.broker.topics.grow(name, call.body.partitions))
+    topics = call.backend.broker.topics
+    before = topics.image.topic(name).partitions
+    if (mutations := call.mutations) is not None:
+        mutations.check()
+    topic = await topics.grow(name, call.body.partitions)
+    if mutations is not None:
+        mutations.charge(topic.partitions - before)
+    return await _described(call.backend, topic)
 
 
 async def list_partitions(call: Call[OfTopic, Nothing]) -> PartitionList:

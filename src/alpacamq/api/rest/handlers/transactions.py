@@ -41,6 +41,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
+from alpacamq.security.quotas import QuotaKey
 
 from .offsets import (
     MAX_OFFSETS,
@@ -381,6 +382,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=TransactionalMessages,
         answers=(PublishedMessages,),
         errors=(*_ERRORS, *PUBLISH_ERRORS),
+        quota=QuotaKey.PRODUCE,
     ),
     Route(
         method="POST",

@@ -107,6 +107,8 @@ function moves(reassignments) {
       { label: "Removing", kind: "wide", cell: (row) => row.removing.join(", ") || "–" },
       { label: "Progress", cell: progress },
       { label: "Behind", kind: "number", cell: (row) => format.count(row.behind) },
+      { label: "Left", kind: "number", cell: (row) => format.bytes(row.bytes_left) },
+      { label: "Throttle", kind: "wide", cell: (row) => (row.throttle === null ? "–" : `${format.bytes(row.throttle)}/s`) },
     ],
     reassignments,
     { key: (row) => `${row.topic}/${row.partition}`, label: "Reassignments" },

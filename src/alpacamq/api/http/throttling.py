@@ -1,0 +1,56 @@
+"""Quotas of HTTP requests: refused before any work while the client has to wait, and charged afterwards."""
+
+from collections.abc import Awaitable, Generator
+from time import monotonic
+from types import coroutine
+from typing import Any, TypeVar
+
+from alpacamq.broker.quotas import ClientLimits, Limit
+from alpacamq.security.quotas import QuotaKey
+
+T = TypeVar("T")
+
+
+def check(limits: ClientLimits, key: QuotaKey | None) -> None:
+    """Raise QuotaExceeded if the client has to wait; `key` is what the request uses, besides time."""
+    if limits.request is not None:
+        limits.request.check()
+    if (limit := _limit(limits, key)) is not None:
+        limit.check()
+
+
+def charge(
+    limits: ClientLimits, key: QuotaKey | None, request_bytes: int, response_bytes: int, seconds: float
+) -> None:
+    """Count what a request has used; the next one waits for what was too much."""
+    if limits.request is not None:
+        limits.request.charge(seconds)
+    if (limit := _limit(limits, key)) is not None:
+        limit.charge(request_bytes if key is QuotaKey.PRODUCE else response_bytes)
+
+
+def _limit(limits: ClientLimits, key: QuotaKey | None) -> Limit | None:
+    if key is QuotaKey.PRODUCE:
+        return limits.produce
+    return limits.fetch if key is QuotaKey.FETCH else None
+
+
+@coroutine
+def measured(work: Awaitable[T]) -> Generator[Any, Any, tuple[T, float]]:
+    """Await something; return its result, and for how many seconds it has used the event loop."""
+    steps = work.__await__()
+    seconds = 0.0
+    error: BaseException | None = None
+    while True:
+        began_at = monotonic()
+        try:
+            waited_for = next(steps) if error is None else steps.throw(error)
+        except StopIteration as end:
+            return end.value, seconds + monotonic() - began_at
+        finally:
+            error = None  # it references this frame
+        seconds += monotonic() - began_at
+        try:
+            yield waited_for
+        except BaseException as raised:  # noqa: BLE001 - for the work to handle, a cancellation above all
+            error = raised

@@ -1,0 +1,130 @@
+"""Kafka's protocol over TLS: large responses, slow clients, and bytes of another protocol."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from alpacamq.protocol.messages.cluster import ApiVersionsRequest
+from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from alpacamq.protocol.messages.sasl import SaslHandshakeRequest
+from tests.brokers import KEPT, Broker
+from tests.certificates import Authority, client_context, tls_section
+from tests.integration.nodes import free_ports
+from tests.stored import split
+
+from .wire import Wire, wired
+
+DEADLINE_S = 30.0
+VALUE = bytes(range(256)) * 3600
+VALUES = 128
+# Far less than the responses, and more than what the allocator keeps.
+GROWTH_BYTES = 48 << 20
+READERS = 3
+
+
+class Listeners:
+    """A broker with a plain listener and one with TLS."""
+
+    def __init__(self, root: Path) -> None:
+        self.authority = Authority(root / "certificates")
+        (port,) = free_ports(1)
+        self.tls = ("127.0.0.1", port)
+        self.broker = Broker(
+            root / "data",
+            config=KEPT
+            + tls_section(self.authority, self.authority.server())
+            + f"[listeners.secure]\nlisten = '127.0.0.1:{port}'\ntls = true\n"
+            "mechanisms = ['SCRAM-SHA-512']\n"
+            # A response has records of one segment.
+            "[topics.defaults]\n'segment.bytes' = 268435456\n",
+        )
+
+    def connect(self) -> Wire:
+        return Wire(self.tls, context=client_context(self.authority))
+
+
+@pytest.fixture(scope="module")
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listeners]:
+    listeners = Listeners(tmp_path_factory.mktemp("tls"))
+    try:
+        listeners.broker.start()
+        yield listeners
+    finally:
+        listeners.broker.end()
+
+
+def everything_of(wire: Wire, topic: str) -> FetchRequest:
+    """Return a request for a whole partition in one response."""
+    (found,) = wire.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+    size = 2 * VALUES * len(VALUE)
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=size)
+    topics = [FetchTopic(topic_id=found.topic_id, partitions=[wanted])]
+    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=size, topics=topics)
+
+
+def test_clients_that_do_not_read_large_responses_cost_little_memory(
+    listeners: Listeners, topic: str
+) -> None:
+    producer = Producer({"bootstrap.servers": listeners.broker.address, "linger.ms": 0})
+    for _ in range(VALUES):
+        producer.produce(topic, VALUE, partition=0)
+        producer.poll(0)
+    assert producer.flush(DEADLINE_S) == 0
+    process = psutil.Process(listeners.broker.process.pid)
+    readers = [listeners.connect() for _ in range(READERS)]
+    request = everything_of(readers[0], topic)
+    before = process.memory_info().rss
+    for reader in readers:
+        reader.send(request)
+    for reader in readers:
+        assert reader.has_bytes
+    # Others are served meanwhile.
+    with wired(listeners.tls, context=client_context(listeners.authority)) as other:
+        assert other.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"))
+    assert process.memory_info().rss - before < GROWTH_BYTES
+    for reader in readers:
+        (answered,) = reader.receive(FetchRequest).responses
+        (partition,) = answered.partitions
+        batches = list(split(bytes(partition.records), Path()))
+        assert sum(batch.header.record_count for batch in batches) == VALUES
+        assert all(record.value == VALUE for record in batches[-1].records())
+        reader.close()
+    assert process.memory_info().rss - before < GROWTH_BYTES
+
+
+def test_many_requests_of_one_connection_are_answered_in_order(listeners: Listeners, topic: str) -> None:
+    with wired(listeners.tls, context=client_context(listeners.authority)) as wire:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        for _ in range(500):
+            wire.send(request)
+        for _ in range(500):
+            assert wire.receive(MetadataRequest).topics[0].name == topic
+
+
+def test_a_listener_offers_only_its_mechanisms(listeners: Listeners) -> None:
+    with wired(listeners.tls, context=client_context(listeners.authority)) as wire:
+        refused = wire.ask(SaslHandshakeRequest(mechanism="PLAIN"))
+        assert (refused.error_code, list(refused.mechanisms)) == (33, ["SCRAM-SHA-512"])
+    with wired(listeners.broker.host_and_port) as wire:
+        assert "PLAIN" in wire.ask(SaslHandshakeRequest(mechanism="PLAIN")).mechanisms
+
+
+def test_clients_of_another_protocol_are_closed_with_a_reason_in_the_log(listeners: Listeners) -> None:
+    address = listeners.broker.host_and_port
+    with (
+        socket.create_connection(address, timeout=DEADLINE_S) as plain,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+    ):
+        client_context(listeners.authority).wrap_socket(plain, server_hostname="localhost")
+    listeners.broker.errors.wait_for("sends TLS to a plain Kafka listener", within_s=DEADLINE_S)
+    for target, reason in ((address, "sends HTTP to a plain"), (listeners.tls, "does not use TLS")):
+        with socket.create_connection(target, timeout=DEADLINE_S) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert plain.recv(1) == b""
+        listeners.broker.errors.wait_for(reason, within_s=DEADLINE_S)

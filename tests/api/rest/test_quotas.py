@@ -1,0 +1,44 @@
+"""Quotas of HTTP requests, by a clock that stands still."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from alpacamq.api.http.messages import Request, Response
+from alpacamq.api.rest.app import RestApi
+from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaOp
+from tests.secured import SecuredBroker, secured_broker
+
+ANONYMOUS = (EntityPart("user", "ANONYMOUS"),)
+
+
+@pytest.fixture
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured_broker(tmp_path_factory.mktemp("quotas"), acls=False) as broker:
+        broker.broker.quotas.now = lambda: 1.0
+        yield broker
+
+
+def ask(secured: SecuredBroker, method: str, path: str) -> Response:
+    async def answer() -> Response:
+        answered = RestApi(secured.broker, {})(Request(method, path, "", {}, b"", "127.0.0.1:1"))
+        return answered if isinstance(answered, Response) else await answered
+
+    return secured.call(answer())
+
+
+def limit(secured: SecuredBroker, key: str, value: float) -> None:
+    results = secured.call(secured.broker.quotas.alter([QuotaEdit(ANONYMOUS, (QuotaOp(key, value),))]))
+    assert results.failures == (None,)
+
+
+@pytest.mark.parametrize("path", ["/version", "/topics"])
+def test_a_client_is_refused_when_its_requests_have_taken_too_long(secured: SecuredBroker, path: str) -> None:
+    limit(secured, "request_percentage", 0.0001)
+    assert ask(secured, "GET", path).status == 200
+    refused = ask(secured, "GET", path)
+    assert refused.status == 429
+    assert dict(refused.headers)["Retry-After"] == "10"
+    # Not those that tell whether the broker works, nor paths that do not exist.
+    assert ask(secured, "GET", "/livez").status == 200
+    assert ask(secured, "GET", "/nowhere").status == 404
