@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,13 @@ def test_a_segment_is_never_read_whole(tmp_path: Path) -> None:
     assert [record.offset for record in log.records()] == [0, 99]
 
 
-def open_descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir() if path.exists()}
+def open_files(directory: Path) -> list[str]:
+    """Return the files of a directory that this process has open, deleted ones included."""
+    targets = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of this listing
+            targets.append(str(descriptor.readlink()))
+    return sorted(target for target in targets if target.startswith(str(directory)))
 
 
 def flips(batch_start: int, size: int) -> list[tuple[int, int]]:
@@ -126,7 +132,7 @@ def test_a_flipped_bit_anywhere_stops_the_cleaning_and_changes_nothing(tmp_path:
     segment = log.segments[1]
     data = segment.path.read_bytes()
     size = read_header(data).size
-    descriptors = open_descriptors()
+    opened = open_files(tmp_path)
     for start, at in flips(0, size) + flips(size, size) + flips(2 * size, size):
         damaged = bytearray(data)
         damaged[at] ^= 1 << at % 8
@@ -136,7 +142,7 @@ def test_a_flipped_bit_anywhere_stops_the_cleaning_and_changes_nothing(tmp_path:
             log.try_clean()
         assert (caught.value.path, caught.value.position) == (segment.path, start)
         assert log.files() == files
-    assert open_descriptors() == descriptors
+    assert open_files(tmp_path) == opened
 
 
 def test_damage_that_only_the_second_pass_meets_leaves_no_cleaned_file(tmp_path: Path) -> None:
@@ -239,7 +245,7 @@ def test_a_disk_that_fails_leaves_everything_as_it_was(tmp_path: Path, method: s
     log = a_log(tmp_path)
     log.config = topic_config({"segment.bytes": "1024"})  # so that several files are written
     files = log.files()
-    descriptors = open_descriptors()
+    opened = open_files(tmp_path)
     failures = 0
     for calls in range(100):
         log.disk = FailingDisk(method, calls, OSError(errno.ENOSPC, "No space left on device"))
@@ -253,7 +259,7 @@ def test_a_disk_that_fails_leaves_everything_as_it_was(tmp_path: Path, method: s
             assert len(cleaned.segments) == 3
             break
     assert failures == calls > 0
-    assert open_descriptors() == descriptors
+    assert open_files(tmp_path) == opened
 
 
 def test_compaction_can_be_cancelled_at_any_batch(tmp_path: Path) -> None:

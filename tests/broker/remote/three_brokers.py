@@ -217,8 +217,9 @@ class ThreeBrokers:
         return topic
 
     def state(self, topic: str, index: int = 0) -> PartitionState:
-        """Return a partition as the newest image of the running brokers has it."""
-        image = max((broker.topics.image for broker in self.brokers.values()), key=lambda each: each.version)
+        """Return a partition as the running broker that has applied most of the metadata log knows it."""
+        newest = max(self.brokers.values(), key=lambda broker: broker.metadata.applied_index)
+        image = newest.topics.image
         state = image.partition(PartitionId(image.topics[TopicName(topic)].id, index))
         assert state is not None
         return state
