@@ -97,8 +97,7 @@ async def test_the_same_events_are_in_the_topic(tmp_path: Path) -> None:
     async with opened(tmp_path) as broker:
         broker.access.may(ALICE, Operation.READ, TOPIC, "orders")
         await written(tmp_path / "audit.log", 1)
-        await until(lambda: broker.topics.image.topics.get(AUDIT_TOPIC))
-        partition = broker.topics.partition(AUDIT_TOPIC, 0)
+        partition = await until(lambda: broker.topics.find(AUDIT_TOPIC.encode(), 0))
         await until(lambda: partition.high_watermark or None)
         values = [record.value for record in stored(broker, AUDIT_TOPIC)]
         assert broker.topics.image.topic(AUDIT_TOPIC).is_internal
