@@ -236,23 +236,16 @@ def test_every_option_is_explained() -> None:
                 assert action.help, f"{' '.join(words)} {action.option_strings}"
 
 
-def test_help_is_fast_and_imports_no_client() -> None:
-    """The help of all nouns in one process takes less than that of each may."""
+def test_help_imports_little_and_no_client() -> None:
+    """Imports are most of the time that help takes; their number is the same on a busy machine."""
     code = (
-        "import sys, time; from contextlib import suppress; from alpacamq.cli.main import main\n"
+        "import sys; from contextlib import suppress; from alpacamq.cli.main import main\n"
         f"for noun in {list(NOUNS)!r}:\n"
         "    with suppress(SystemExit): main([noun, '--help'])\n"
-        "print(time.process_time(), *sys.modules, file=sys.stderr)"
+        "print(*sys.modules, file=sys.stderr)"
     )
-    took: list[float] = []
-    loaded: list[str] = []
-    # Processor time, of which a busy machine takes a part: the shortest of some runs.
-    for _ in range(3):
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds, *loaded = ran.stderr.split()
-        took.append(float(seconds))
-        if took[-1] < 0.3:
-            break
-    assert min(took) < 0.3
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = ran.stderr.split()
+    assert len(loaded) < 220
     for heavy in ("alpacamq.protocol", "alpacamq.client", "msgspec", "http.client", "asyncio", "pyspark"):
         assert heavy not in loaded
