@@ -24,7 +24,7 @@ async def test_a_broker_without_contact_leads_nothing_and_comes_back(tmp_path: P
         node_id = cluster.leader_id("orders")
         broker = cluster[node_id]
         await lose_contact(cluster, node_id)
-        assert broker.topics.find(b"orders", 0) is None
+        await cluster.until(lambda: broker.topics.find(b"orders", 0) is None, "it leads nothing")
         assert isinstance(broker.topics.absence(b"orders", 0), LeaderNotAvailable | NotLeader)
         # Others have elected one; this broker cannot reach it, and says so in time.
         publishing = asyncio.ensure_future(broker.publisher.publish("orders", [Message(value=b"a")]))
