@@ -472,9 +472,7 @@ class QueueModel(RuleBasedStateMachine):
             if message.state == READY and (
                 not self.in_key_order
                 or all(
-                    other.state == DONE
-                    for other in self.same_key(message)
-                    if other.offset < message.offset
+                    other.state == DONE for other in self.same_key(message) if other.offset < message.offset
                 )
             ):
                 yield message
