@@ -408,6 +408,7 @@ def test_a_connection_of_an_ipv4_client_of_an_ipv6_socket_is_counted_and_forgott
         port = listener.bind()[1]
         serving = asyncio.create_task(listener.run(EchoApp()))
         await listener.listening.wait()
+        assert listener._shared is not None
         by_address = listener._shared.connection_limit._by_address
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(10):
