@@ -8,12 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from alpacamq.client.connect import parse_address
-from alpacamq.client.kafka.cluster import Cluster, describe_cluster
+from alpacamq.client.kafka.cluster import describe_cluster
 from alpacamq.model.errors import AlpacaError
 
 from .pipelines.archive.table import ArchiveTable
 from .pipelines.definition import Archive
+from .pipelines.run import ANYONE, BrokerAccess
+from .pipelines.sources import reach
 from .pipelines.storage import local_path
 from .session import find_java
 
@@ -36,11 +37,13 @@ class Finding:
     advice: str = ""
 
 
-def examine(broker: str | None = None, *, start_spark: bool = False) -> list[Finding]:
+def examine(
+    broker: str | None = None, access: BrokerAccess = ANYONE, *, start_spark: bool = False
+) -> list[Finding]:
     """Run all checks, in the order in which they depend on each other."""
     findings = [_python(), _spark(), *map(_package, _PACKAGES), _java(), _source()]
     if broker is not None:
-        findings.append(_broker(broker))
+        findings.append(_broker(broker, access))
     if start_spark and all(finding.is_well for finding in findings):
         findings.append(_session())
     return findings
@@ -89,14 +92,10 @@ def _source() -> Finding:
     )
 
 
-def _broker(text: str) -> Finding:
+def _broker(text: str, access: BrokerAccess) -> Finding:
     def look() -> str:
-        try:
-            address = parse_address(text)
-        except ValueError as error:
-            raise AlpacaError(str(error)) from None
-        with Cluster(address) as cluster:
-            return f"{address} answers, {len(describe_cluster(cluster).brokers)} in its cluster"
+        with reach(text, access) as cluster:
+            return f"{text} answers, {len(describe_cluster(cluster).brokers)} in its cluster"
 
     return _tried("Broker", look)
 
@@ -138,9 +137,11 @@ def _dotted(number: tuple[int, ...]) -> str:
     return ".".join(map(str, number))
 
 
-def examine_pipeline(pipeline: "Pipeline | None", broker: str, *, start_spark: bool) -> list[Finding]:
+def examine_pipeline(
+    pipeline: "Pipeline | None", broker: str, access: BrokerAccess = ANYONE, *, start_spark: bool
+) -> list[Finding]:
     """Run the general checks, and those of a pipeline if one is given."""
-    findings = examine(broker, start_spark=start_spark)
+    findings = examine(broker, access, start_spark=start_spark)
     if pipeline is None:
         return findings
     is_broker_well = all(each.is_well for each in findings if each.subject == "Broker")

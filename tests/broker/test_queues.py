@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.clock import SystemClock
+from alpacamq.broker.partition.leader import delete_before
 from alpacamq.broker.queue.service import Receipted
 from alpacamq.model.errors import (
     CoordinatorUnavailable,
@@ -75,6 +76,18 @@ async def test_a_waiting_receive_returns_when_a_message_arrives(tmp_path: Path) 
         await eventually(lambda: waits(broker))
         await sent(broker, "orders", b"a")
         assert values(await receiving) == [b"a"]
+
+
+async def test_a_waiting_receive_at_its_limit_returns_when_what_it_leases_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.max.in.flight": "1"})
+        await sent(broker, "orders", b"a", b"b")
+        assert values(await broker.queues.receive(ORDERS, consumer="one")) == [b"a"]
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, consumer="one", wait_ms=20_000))
+        await eventually(lambda: waits(broker))
+        await delete_before(broker.topics.partition("orders", 0), 1, broker.work_threads)
+        async with asyncio.timeout(10):
+            assert values(await receiving) == [b"b"]
 
 
 async def test_a_waiting_receive_sees_new_partitions(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ FIELDS: dict[str, dict[int, set[str]]] = {
         }
     },
     "Member": {3: {"principal", "tenant", "is_admin"}},
+    "EndedSessions": {3: {"user", "sessions", "began_by_ms", "end_ms"}},
+    "EndedSession": {3: {"id", "began_ms", "end_ms"}},
 }
 
 

@@ -235,6 +235,21 @@ def test_connections_of_http_clients_count_as_well(own: Broker, cluster: Cluster
             each.close()
 
 
+def test_connections_of_a_user_count_on_every_api(own: Broker, cluster: Cluster, topic: str) -> None:
+    limit(cluster, "connection_count", 2, user="ANONYMOUS")
+    assert list_quotas(cluster)  # this connection counts as well, from its next request on
+    with httpx.Client(base_url=f"http://{own.http_address}") as first:
+        assert first.get("/topics").status_code == 200
+        with httpx.Client(base_url=f"http://{own.http_address}") as second:
+            refused = second.get("/topics")
+            assert (refused.status_code, refused.headers["connection"]) == (429, "close")
+            assert "too many connections" in refused.json()["detail"]
+        with pytest.raises(ClientError) as raised:
+            sqs_client(own, {"total_max_attempts": 1}).create_queue(QueueName=topic)
+        assert raised.value.response["Error"]["Code"] == "RequestThrottled"
+    sqs_client(own, {"total_max_attempts": 10, "mode": "standard"}).create_queue(QueueName=topic)
+
+
 def sqs_client(own: Broker, retries: dict[str, Any]) -> Any:
     return boto3.client(
         "sqs",

@@ -162,3 +162,45 @@ def test_a_node_that_was_killed_joins_again_and_catches_up(cluster: Cluster) -> 
     node.wait_until_ready(2)
     admin = AdminClient(cluster.librdkafka())
     eventually(lambda: is_led(admin), within_s=DEADLINE_S)
+
+
+@pytest.mark.heavy
+def test_tls_between_nodes_is_turned_on_while_the_cluster_serves(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    section = tls_section(authority, authority.server())
+    secret = tmp_path / "secret"
+    secret.write_text(secrets.token_hex(16))
+    secret.chmod(0o600)
+    nodes = Nodes(tmp_path, NODES, f"secret_file = '{secret}'\n{section}")
+    try:
+        nodes.start()
+        admin = AdminClient({"bootstrap.servers": nodes.kafka})
+        admin.create_topics([NewTopic(TOPIC, NODES, NODES)])[TOPIC].result(DEADLINE_S)
+        producer = Producer({"bootstrap.servers": nodes.kafka, "acks": "all"})
+        for starts, before, after in (
+            (
+                2,
+                f"secret_file = '{secret}'\n",
+                f"secret_file = '{secret}'\ntls = true\ntls_optional = true\n",
+            ),
+            (3, "tls_optional = true\n", ""),
+        ):
+            for node in nodes:
+                eventually(lambda: is_led(admin), within_s=DEADLINE_S)
+                config = tmp_path / f"node-{node.id}.toml"
+                config.write_text(config.read_text().replace(before, after))
+                node.stop()
+                node.start()
+                node.wait_until_ready(starts)
+                producer.produce(TOPIC, b"tea", partition=0)
+                assert producer.flush(DEADLINE_S) == 0
+        eventually(lambda: is_led(admin), within_s=DEADLINE_S)
+        host, _, port = nodes.by_id[1].cluster.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as plain:
+            plain.sendall(b"\0\0\0\1x")
+            assert plain.recv(1) == b""
+        assert "the client does not use TLS" in str(nodes.by_id[1].events("handshake_failed"))
+        assert nodes.by_id[1].events("node_connected_without_tls")  # while the others had no TLS
+    finally:
+        for node in nodes:
+            node.end()

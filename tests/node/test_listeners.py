@@ -68,6 +68,11 @@ def loaded(tmp_path: Path, text: str) -> NodeConfig:
         pytest.param(
             "cluster.tls = true", "cluster.tls is true: set tls.certificate", id="a cluster without a pair"
         ),
+        pytest.param(
+            "cluster.tls_optional = true",
+            "cluster.tls_optional is true: set cluster.tls",
+            id="optional, but off",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_its_setting(

@@ -258,6 +258,21 @@ def test_in_key_order_what_retention_leaves_is_received() -> None:
     assert offsets(queue.receive(1)) == [5]
 
 
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_consumer_at_its_limit_is_served_when_retention_deletes_what_it_leases(ordering: str) -> None:
+    queue = host({"queue.max.in.flight": "2", "queue.ordering": ordering})
+    for key in (b"a", b"b", b"c", b"d"):
+        queue.publish(1, key=key)
+    assert offsets(queue.receive(2)) == [0, 1]
+    waiting = queue.wait()
+    assert queue.received(waiting) is None
+    queue.log.topics[QUEUE.topic].partitions[0].cut(2)
+    queue.post(RecordsArrived(topic=QUEUE.topic, partition=0))
+    assert queue.received(waiting) == [2, 3]
+    queue.log.topics[QUEUE.topic].partitions[0].cut(4)
+    assert queue.receive() == ()  # not TooManyInFlight
+
+
 def test_a_stale_entry_of_the_index_does_not_hide_an_arrival() -> None:
     queue = host()
     queue.publish(1)

@@ -110,7 +110,9 @@ def test_an_invalid_entity_is_refused_with_a_reason(parts: list[EntityPart], rea
     ("names", "key", "value", "reason"),
     [
         ({"user": "a"}, "speed", 1, "unknown quota 'speed'"),
-        ({"user": "a"}, "connection_creation_rate", 1, "unknown quota"),
+        ({"client_id": "a"}, "connection_creation_rate", 1, "unknown quota"),
+        ({"user": "a", "client_id": "b"}, "connection_count", 1, "unknown quota"),
+        ({"user": "a"}, "connection_count", 1.5, "whole number"),
         ({"ip": "10.0.0.1"}, "producer_byte_rate", 1, "unknown quota"),
         ({"user": "a"}, "producer_byte_rate", 0, "greater than 0"),
         ({"user": "a"}, "producer_byte_rate", -1, "greater than 0"),

@@ -124,4 +124,4 @@ def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     assert "install the package alpacamq" in findings["Connector"].advice
     assert "no broker answers at 127.0.0.1:1" in findings["Broker"].advice
     assert "Session" not in findings
-    assert examine("somewhere:else")[-1].advice.startswith("'else' is not a port")
+    assert examine("somewhere:else")[-1].advice.startswith("broker: 'else' is not a port")

@@ -168,8 +168,10 @@ class ConnectionLimit(Generic[C]):
         """Count a connection of an address."""
         self._by_address[host] += 1
 
-    def closed(self, host: str) -> None:
+    def closed(self, host: str, connection: C) -> None:
         """Count a connection of an address as closed."""
+        if self._quotas is not None:
+            self._quotas.connection_closed(connection)
         self._by_address[host] -= 1
         if not self._by_address[host]:
             del self._by_address[host]

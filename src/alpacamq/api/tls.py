@@ -144,6 +144,8 @@ class ListenerTls:
     client_certificates: ClientCertificates = ClientCertificates.NONE
     # Whether certificates name principals. Those of other nodes do not.
     names_principals: bool = True
+    # Whether clients may also connect without TLS. Their protocol must not begin as a TLS record does.
+    is_optional: bool = False
 
 
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
@@ -209,7 +211,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         if self._has_ended or self._inner.is_closing():
             return
         received = memoryview(self._handshakes.buffer)[:nbytes]
-        if self._object is None and not self._begin(received[0]):
+        if self._object is None and not self._begin(received):
             return
         self._incoming.write(received)
         if self._protocol is None:
@@ -228,14 +230,27 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     # Handshake.
 
-    def _begin(self, first_byte: int) -> bool:
+    def _begin(self, received: memoryview) -> bool:
         self._handshakes.begun(self)
-        if first_byte != _HANDSHAKE_RECORD:
-            self.fail("the client does not use TLS")
+        if received[0] != _HANDSHAKE_RECORD:
+            if self._tls.is_optional:
+                self._serve_plain(bytes(received))
+            else:
+                self.fail("the client does not use TLS")
             return False
         context = self._tls.certificates.server_context(self._tls.client_certificates)
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         return True
+
+    def _serve_plain(self, received: bytes) -> None:
+        """Leave the connection to the API's protocol, with what has arrived."""
+        self._timer.cancel()
+        self._handshakes.ended(self)
+        protocol = cast("asyncio.Protocol", self._factory())
+        self._inner.set_protocol(protocol)
+        protocol.connection_made(self._inner)
+        if not self._inner.is_closing():
+            protocol.data_received(received)
 
     def shake_hands(self) -> None:
         """Continue the handshake with the bytes that have arrived."""

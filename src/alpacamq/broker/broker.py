@@ -299,7 +299,10 @@ class Broker:
             )
         self.access = Access(metadata, settings.security, self.clock, self.audit)
         self.sessions = Sessions(
-            self.access, self.clock, cluster_secret=b"" if self.member is None else self.member.secret
+            self.access,
+            metadata,
+            self.clock,
+            cluster_secret=b"" if self.member is None else self.member.secret,
         )
         self.quotas = Quotas(metadata, self._monotonic)
         self.tracing = self._open_tracing()

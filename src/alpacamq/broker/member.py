@@ -31,6 +31,7 @@ from .metadata.network import (
     SnapshotChunk,
 )
 from .peers.bootstrap import Bootstrap, Candidate
+from .peers.connection import PeerTls
 from .peers.handshake import LocalNode, Peer, read_secret
 from .peers.link import Dialler, Events, Peers
 from .peers.values import Values
@@ -90,8 +91,9 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     dns: Address | None = None
     voters: int = 0
     secret_file: Path | None = None
-    # Whether connections between nodes use TLS.
+    # Whether connections between nodes use TLS, and whether those without it are possible as well.
     tls: bool = False
+    tls_optional: bool = False
     roles: tuple[str, ...] = ("broker", CONTROLLER_ROLE)
     election_ms: int = 1000
     # Where other nodes reach this one.
@@ -116,7 +118,7 @@ class Member:
         tls = None
         if settings.tls:
             assert certificates is not None, "checked with the configuration"
-            tls = certificates.peer_context
+            tls = PeerTls(certificates.peer_context, is_optional=settings.tls_optional)
         self._settings = settings
         self._node_id = node_id
         self._directory = directory

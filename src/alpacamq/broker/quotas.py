@@ -3,7 +3,7 @@
 A change of quotas is in force with the next request.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -29,6 +29,8 @@ log = get_logger(__name__)
 
 # Quotas in use by open connections are always kept; of others, the most recently used.
 MAX_KEPT = 10_000
+# When a client whose user has too many connections may try again.
+RETRY_MS = 1000
 # Logged no more often than this, for all clients together.
 REPORT_SECONDS = 10.0
 
@@ -130,14 +132,18 @@ class Quotas:
         self.now = now
         # Counted up with every change.
         self.epoch = 0
-        # Whether there is any quota of users or client ids.
+        # Whether there is any quota of users or client ids, and any of the connections of users.
         self.is_active = False
+        self.limits_connections = False
         self._limits: WeakValueDictionary[_Identity, Limit] = WeakValueDictionary()
         self._kept: OrderedDict[_Identity, Limit] = OrderedDict()
         # Of clients without a connection of their own here, by user.
         self._of_users: dict[str, ClientLimits] = {}
         # Open connections by address, of each listener.
         self._connections: list[Mapping[str, int]] = []
+        # Open connections that count for a user, while there are quotas of them: their principals.
+        self._principals: dict[object, str] = {}
+        self._by_principal: Counter[str] = Counter()
         self.stats = ThrottleStats()
         self._report_at = 0.0
         self._unreported = 0
@@ -152,6 +158,7 @@ class Quotas:
         self._table = QuotaTable(self._metadata.image.quotas.values())
         self.epoch += 1
         self.is_active = self._table.limits_clients
+        self.limits_connections = self._table.limits_connections
         self._of_users.clear()
         for identity, limit in list(self._limits.items()):
             if self._value(identity) != limit.value:
@@ -243,6 +250,39 @@ class Quotas:
             return False
         rate = self._table.of_address(QuotaKey.CONNECTION_RATE, address)
         return rate is None or self._limit(_Identity(QuotaKey.CONNECTION_RATE, address=address), rate).admit()
+
+    def check_connection(self, connection: object, principal: str) -> None:
+        """Count an open connection as one of a user, at its first request as that user.
+
+        Raises QuotaExceeded if the user has too many, or has opened too many. Those that count already stay,
+        whatever becomes of the quota. Needed only if `limits_connections`.
+        """
+        if self._principals.get(connection) == principal:
+            return
+        name = _user_name(principal)
+        most = self._table.of_client(QuotaKey.CONNECTION_COUNT, name, None)
+        if most is not None and self._by_principal[principal] >= most.rate:
+            self.throttled(_Identity(QuotaKey.CONNECTION_COUNT, user=name), 0.0)
+            raise QuotaExceeded(
+                f"too many connections: the quota {QuotaKey.CONNECTION_COUNT} of the user is {most.rate:g}",
+                RETRY_MS,
+            )
+        rate = self.limit(QuotaKey.CONNECTION_RATE, principal, None)
+        if rate is not None and not rate.admit():
+            raise QuotaExceeded(
+                f"too many connections: the quota {QuotaKey.CONNECTION_RATE} of the user is {rate.value:g}",
+                max(rate.wait_ms(), 1),
+            )
+        self.connection_closed(connection)
+        self._principals[connection] = principal
+        self._by_principal[principal] += 1
+
+    def connection_closed(self, connection: object) -> None:
+        """Stop counting a connection for its user."""
+        if (principal := self._principals.pop(connection, None)) is not None:
+            self._by_principal[principal] -= 1
+            if not self._by_principal[principal]:
+                del self._by_principal[principal]
 
 
 def _user_name(principal: str) -> str:

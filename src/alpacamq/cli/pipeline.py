@@ -6,6 +6,7 @@ is imported only by verbs that need it.
 
 import argparse
 import signal
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from .parsing import CommandError
 
 if TYPE_CHECKING:
     from alpacamq_spark.pipelines import Pipeline
-    from alpacamq_spark.pipelines.run import Report
+    from alpacamq_spark.pipelines.run import BrokerAccess, Report
+
+    from .target import Target
 
 DIRECTORY = "pipelines"
 _FILE_HELP = "the pipeline's file, TOML or YAML"
@@ -84,17 +87,38 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
         pipeline = load(path)
         if pipeline.definition.broker is None:
             pipeline = pipeline.at(_brokers(parsed))
-    user = parsed.target.user
-    if user is None or (pipeline.login is not None and parsed.target.user_source[1] != "--user"):
-        return pipeline
-    from alpacamq_spark.pipelines.run import PipelineLogin
+    return pipeline.using(_access(pipeline.access, parsed.target, tls=pipeline.definition.tls))
 
-    if (password_file := parsed.target.password_file) is None:
+
+def _access(access: "BrokerAccess", target: "Target", *, tls: bool | None = None) -> "BrokerAccess":
+    """Return user and TLS of the command line, of a pipeline, or else of the environment or the context.
+
+    `tls`: whether the pipeline's file says to use TLS or not.
+    """
+    from alpacamq.client.connect import Tls
+
+    is_explicit = target.tls_source.startswith("--")
+    if target.tls is not None and (is_explicit or (access.tls is None and tls is not False)):
+        given = target.tls
+        absolute = Tls(
+            ca=given.ca and _absolute(given.ca),
+            certificate=given.certificate and _absolute(given.certificate),
+            key=given.key and _absolute(given.key),
+        )
+        access = replace(access, tls=absolute)
+    user = target.user
+    if user is None or (access.user is not None and target.user_source[1] != "--user"):
+        return access
+    if (password_file := target.password_file) is None:
         raise CommandError(
             f"pipelines read the password of {user} from a file, on every machine that needs it: use "
             "--password-file FILE, or user and password_file in the pipeline's file"
         )
-    return pipeline.logged_in(PipelineLogin(user, str(Path(password_file).expanduser().resolve())))
+    return replace(access, user=user, password_file=_absolute(password_file))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
 
 
 def _need_spark() -> None:
@@ -156,10 +180,14 @@ def _sql(parsed: argparse.Namespace, output: Output) -> None:
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.doctor import examine_pipeline
+    from alpacamq_spark.pipelines.run import ANYONE
 
-    pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
-    broker = _brokers(parsed) if pipeline is None else pipeline.broker
-    findings = examine_pipeline(pipeline, broker, start_spark=parsed.start_spark)
+    if parsed.file is None:
+        pipeline, broker, access = None, _brokers(parsed), _access(ANYONE, parsed.target)
+    else:
+        pipeline = _loaded(parsed.file, parsed)
+        broker, access = pipeline.broker, pipeline.access
+    findings = examine_pipeline(pipeline, broker, access, start_spark=parsed.start_spark)
     rows = [
         {"subject": each.subject, "well": each.is_well, "detail": each.detail, "advice": each.advice or None}
         for each in findings

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = "(default)"
 _KEYS = "producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate"
-_IP_KEYS = "connection_creation_rate, connection_count"
+_CONNECTION_KEYS = "connection_creation_rate, connection_count"
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -30,14 +30,14 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "set", "set quotas of a user, a client id, both, or an address", _set,
         [
             "alpacactl quota set --principal alice producer_byte_rate=1048576 consumer_byte_rate=2097152",
-            "alpacactl quota set --default-principal request_percentage=20",
+            "alpacactl quota set --default-principal request_percentage=20 connection_count=100",
             "alpacactl quota set --principal alice --client-id reports consumer_byte_rate=524288",
             "alpacactl quota set --default-ip connection_creation_rate=50 connection_count=200",
         ],
     )  # fmt: skip
     setting.description = (
         "Set quotas; others of the same entity stay. They are those of one broker. "
-        f"Quotas of users and client ids: {_KEYS}. Quotas of addresses: {_IP_KEYS}."
+        f"Quotas of users and client ids: {_KEYS}. Quotas of users and of addresses: {_CONNECTION_KEYS}."
     )
     _add_entity(setting)
     setting.add_argument("values", nargs="+", type=_value, metavar="QUOTA=VALUE")

@@ -1,4 +1,4 @@
-"""Decisions about users, access rules, API keys, quotas and delegation tokens, on the pending image."""
+"""Decisions about users, access rules, API keys, quotas, tokens and sessions, on the pending image."""
 
 from itertools import islice
 
@@ -21,6 +21,7 @@ from alpacamq.security.delegation_tokens import DelegationToken
 from alpacamq.security.principals import check_user_name
 from alpacamq.security.quotas import QuotaEdit, edited, entity_id, entity_of
 from alpacamq.security.scram import check_parameters
+from alpacamq.security.sessions import EndedSession, EndedSessions
 from alpacamq.security.users import User
 
 from .commands import (
@@ -33,7 +34,10 @@ from .commands import (
     DeleteAcls,
     DeleteApiKey,
     DeletedAcls,
+    Done,
     EditResults,
+    EnableSessions,
+    EndSession,
     ExpireDelegationToken,
     Failure,
     RenewDelegationToken,
@@ -45,6 +49,7 @@ from .image import (
     FEATURES,
     QUOTA_LEVEL,
     SECURITY_LEVEL,
+    SESSION_LEVEL,
     TOKEN_LEVEL,
     VERSION_FEATURE,
     ClusterImage,
@@ -54,10 +59,13 @@ from .image import (
     api_key_removal,
     delegation_token_change,
     delegation_token_removal,
+    ended_sessions_change,
+    ended_sessions_removal,
     feature_change,
     quota_change,
     quota_removal,
     salt_secret_change,
+    session_secret_change,
     user_change,
     user_removal,
 )
@@ -69,13 +77,18 @@ MAX_API_KEYS = 100_000
 MAX_QUOTAS = 100_000
 MAX_DELEGATION_TOKENS = 10_000
 MAX_TOKENS_OF_OWNER = 1_000
-MAX_QUOTAS = 100_000
-# Expired tokens that are removed at once.
+# Sessions that were ended by a logout and are listed one by one, of a user and of all.
+MAX_ENDED_OF_USER = 100
+MAX_ENDED_SESSIONS = 10_000
+# How long an ended session is known beyond its time, because the clocks of nodes differ.
+ENDED_MARGIN_MS = 3_600_000
+MAX_SESSION_MS = 2**31
+# Expired tokens, and users without ended sessions, that are removed at once.
 REMOVED_AT_ONCE = 1_000
 
 
 class AccessControl:
-    """Changes users, access rules, API keys, quotas and delegation tokens of the pending image."""
+    """Changes users, access rules, API keys, quotas, delegation tokens and sessions of the pending image."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
@@ -260,6 +273,45 @@ class AccessControl:
     def remove_expired_tokens(self, time_ms: int) -> None:
         expired = (token.id for token in self._image.delegation_tokens.values() if token.is_expired(time_ms))
         self._pending.put(*map(delegation_token_removal, list(islice(expired, REMOVED_AT_ONCE))))
+
+    def enable_sessions(self, command: EnableSessions) -> Done:
+        self._check_session_level()
+        if not self._image.session_secret:
+            self._pending.put(session_secret_change(command.secret))
+        return Done()
+
+    def end_session(self, command: EndSession, time_ms: int) -> Done:
+        """End a session. Of a user with too many of them, all that began before end."""
+        self._check_session_level()
+        check_user_name(command.user)
+        known = self._image.ended_sessions.get(command.user) or EndedSessions(user=command.user)
+        if any(each.id == command.id for each in known.sessions):
+            return Done()
+        end_ms = time_ms + min(max(command.remaining_ms, 0), MAX_SESSION_MS) + ENDED_MARGIN_MS
+        listed = sum(len(each.sessions) for each in self._image.ended_sessions.values())
+        max_listed = MAX_ENDED_OF_USER if listed < MAX_ENDED_SESSIONS else 0
+        ended = EndedSession(command.id, command.began_ms, end_ms)
+        self._pending.put(ended_sessions_change(known.with_session(ended, max_listed)))
+        return Done()
+
+    def _check_session_level(self) -> None:
+        # Unlike an administrator, a browser does not raise the level of a cluster.
+        if self._image.features.get(VERSION_FEATURE, 0) < SESSION_LEVEL:
+            raise FeatureNotEnabled(f"stored sessions need level {SESSION_LEVEL} of {VERSION_FEATURE}")
+
+    def remove_ended_sessions(self, time_ms: int) -> None:
+        """Forget the ended sessions that would have ended by themselves."""
+        changed = 0
+        for ended in list(self._image.ended_sessions.values()):
+            left = ended.remaining(time_ms)
+            if left is ended:
+                continue
+            self._pending.put(
+                ended_sessions_removal(ended.user) if left is None else ended_sessions_change(left)
+            )
+            changed += 1
+            if changed >= REMOVED_AT_ONCE:
+                break
 
     def _delegation_token(self, hmac_hash: str) -> DelegationToken:
         token = self._image.delegation_token_by_hash(hmac_hash)

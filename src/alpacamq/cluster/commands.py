@@ -446,6 +446,21 @@ class ExpireDelegationToken(
     expire_ms: int
 
 
+class EnableSessions(Command[Done], frozen=True, kw_only=True, tag="enable-sessions"):
+    """Store the secret that signs the sessions of browsers, drawn by the sender, unless there is one."""
+
+    secret: bytes
+
+
+class EndSession(Command[Done], frozen=True, kw_only=True, tag="end-session"):
+    """End a session of a browser that would end by itself in `remaining_ms`."""
+
+    id: str
+    user: str
+    began_ms: int
+    remaining_ms: int
+
+
 class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a node has the metadata log; times by the controller's wall clock, -1 if not known."""
 
@@ -516,6 +531,8 @@ AnyCommand = (
     | CreateDelegationToken
     | RenewDelegationToken
     | ExpireDelegationToken
+    | EnableSessions
+    | EndSession
     | DescribeQuorum
     | AddVoter
     | RemoveVoter

@@ -47,6 +47,8 @@ from .commands import (
     DrainBroker,
     DrainReply,
     ElectLeaders,
+    EnableSessions,
+    EndSession,
     ExpireDelegationToken,
     Failure,
     Heartbeat,
@@ -214,6 +216,7 @@ class Controller:
         if now_ms >= self._token_check_ms:
             self._token_check_ms = now_ms + self._settings.token_check_ms
             self._access.remove_expired_tokens(self.cluster_time_ms(now_ms))
+            self._access.remove_ended_sessions(self.cluster_time_ms(now_ms))
         if now_ms >= self._record_time_ms:
             self._record_time_ms = now_ms + self._settings.record_time_ms
             self._pending.put(time_change(self.cluster_time_ms(now_ms)))
@@ -517,4 +520,6 @@ _HANDLERS: Mapping[type, Callable[[Controller, Any, int], Any]] = {
     ExpireDelegationToken: lambda self, command, now_ms: self._access.expire_delegation_token(
         command, self.cluster_time_ms(now_ms)
     ),
+    EnableSessions: lambda self, command, _: self._access.enable_sessions(command),
+    EndSession: lambda self, command, now_ms: self._access.end_session(command, self.cluster_time_ms(now_ms)),
 }

@@ -20,6 +20,7 @@ from alpacamq.security.acls import Acl
 from alpacamq.security.api_keys import ApiKey
 from alpacamq.security.delegation_tokens import DelegationToken
 from alpacamq.security.quotas import ClientQuota, Entity, entity_id
+from alpacamq.security.sessions import EndedSessions
 from alpacamq.security.tenants import Member, Tenant
 from alpacamq.security.users import User
 
@@ -41,7 +42,9 @@ _TENANT_PREFIX = b"tenant/"
 _MEMBER_PREFIX = b"member/"
 _QUOTA_PREFIX = b"quota/"
 _DELEGATION_TOKEN_PREFIX = b"delegation-token/"
+_ENDED_SESSIONS_PREFIX = b"ended-sessions/"
 _SALT_SECRET_KEY = b"salt-secret"
+_SESSION_SECRET_KEY = b"session-secret"
 _PRODUCER_IDS_KEY = b"producer-ids"
 _BROKER_EPOCHS_KEY = b"broker-epochs"
 _STARTS_KEY = b"starts"
@@ -53,8 +56,8 @@ VERSION_FEATURE = "alpacamq.version"
 CURRENT_LEVEL = 3
 # The level from which on there are users, access rules and API keys.
 SECURITY_LEVEL = 2
-# The level from which on there are tenants, quotas and delegation tokens.
-TENANT_LEVEL = QUOTA_LEVEL = TOKEN_LEVEL = 3
+# The level from which on there are tenants, quotas, delegation tokens and what is stored about sessions.
+TENANT_LEVEL = QUOTA_LEVEL = TOKEN_LEVEL = SESSION_LEVEL = 3
 # The features that this version supports.
 FEATURES: Mapping[str, FeatureRange] = {VERSION_FEATURE: FeatureRange(1, CURRENT_LEVEL)}
 
@@ -76,6 +79,7 @@ _quota_decoder = msgspec.json.Decoder(ClientQuota)
 _tenant_decoder = msgspec.json.Decoder(Tenant)
 _member_decoder = msgspec.json.Decoder(Member)
 _delegation_token_decoder = msgspec.json.Decoder(DelegationToken)
+_ended_sessions_decoder = msgspec.json.Decoder(EndedSessions)
 
 
 @dataclass(slots=True)
@@ -150,8 +154,11 @@ class ClusterImage:
         self._delegation_tokens: dict[str, DelegationToken] = {}
         # Their ids by the hashes of their HMACs.
         self._token_ids: dict[str, str] = {}
+        self._ended_sessions: dict[str, EndedSessions] = {}
         # Draws the salts of users that do not exist; empty until the first user is created.
         self.salt_secret = b""
+        # Signs the sessions of browsers; empty until the first one begins.
+        self.session_secret = b""
         # Partitions by the brokers that have replicas of them, and the number that each leads.
         self._replicas_on: dict[int, set[PartitionId]] = {}
         self._led_by: dict[int, int] = {}
@@ -186,7 +193,9 @@ class ClusterImage:
         image._quotas = self._quotas.copy()
         image._delegation_tokens = self._delegation_tokens.copy()
         image._token_ids = self._token_ids.copy()
+        image._ended_sessions = self._ended_sessions.copy()
         image.salt_secret = self.salt_secret
+        image.session_secret = self.session_secret
         image._replicas_on = {broker: ids.copy() for broker, ids in self._replicas_on.items()}
         image._led_by = self._led_by.copy()
         image._leaderless = self._leaderless.copy()
@@ -307,6 +316,11 @@ class ClusterImage:
         """Return the token whose HMAC has this hash."""
         return self._delegation_tokens.get(self._token_ids.get(hmac_hash, ""))
 
+    @property
+    def ended_sessions(self) -> Mapping[str, EndedSessions]:
+        """The sessions of browsers that were ended by a logout, by their users."""
+        return MappingProxyType(self._ended_sessions)
+
     def apply(self, changes: Iterable[Change]) -> Delta:
         """Apply records of the metadata log. Raises CorruptState for one that this version does not know.
 
@@ -359,8 +373,16 @@ class ClusterImage:
         elif kind == _DELEGATION_TOKEN_PREFIX:
             # Not in the delta: nothing that is derived from the image depends on tokens.
             self._apply_delegation_token(name.decode(), value)
+        elif kind == _ENDED_SESSIONS_PREFIX:
+            # Not in the delta, as tokens.
+            user = name.decode()
+            self._ended_sessions.pop(user, None)
+            if value is not None:
+                self._ended_sessions[user] = _ended_sessions_decoder.decode(value)
         elif key == _SALT_SECRET_KEY:
             self.salt_secret = value or b""
+        elif key == _SESSION_SECRET_KEY:
+            self.session_secret = value or b""
         elif key == _PRODUCER_IDS_KEY:
             self.next_producer_id = int(value or 0)
         elif key == _BROKER_EPOCHS_KEY:
@@ -510,6 +532,8 @@ class ClusterImage:
             yield broker_config_change(resource, overrides)
         if self.salt_secret:
             yield salt_secret_change(self.salt_secret)
+        if self.session_secret:
+            yield session_secret_change(self.session_secret)
         for user in self._users.values():
             yield user_change(user)
         for acl in self._acls.values():
@@ -524,6 +548,8 @@ class ClusterImage:
             yield quota_change(quota)
         for token in self._delegation_tokens.values():
             yield delegation_token_change(token)
+        for ended in self._ended_sessions.values():
+            yield ended_sessions_change(ended)
         for broker in self._brokers.values():
             yield broker_change(broker)
         for topic in self._topics.values():
@@ -706,6 +732,21 @@ def delegation_token_change(token: DelegationToken) -> Change:
 def delegation_token_removal(token_id: str) -> Change:
     """Return the record that removes a delegation token."""
     return Change(_DELEGATION_TOKEN_PREFIX + token_id.encode(), None)
+
+
+def ended_sessions_change(ended: EndedSessions) -> Change:
+    """Return the record of the sessions of a user that were ended by a logout."""
+    return Change(_ENDED_SESSIONS_PREFIX + ended.user.encode(), msgspec.json.encode(ended))
+
+
+def ended_sessions_removal(user: str) -> Change:
+    """Return the record that forgets the ended sessions of a user."""
+    return Change(_ENDED_SESSIONS_PREFIX + user.encode(), None)
+
+
+def session_secret_change(secret: bytes) -> Change:
+    """Return the record of the secret that signs the sessions of browsers."""
+    return Change(_SESSION_SECRET_KEY, secret)
 
 
 def salt_secret_change(secret: bytes) -> Change:

@@ -82,7 +82,15 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Whether connections between nodes use TLS. Each node presents the certificate of "
             "section [tls], for the host by which the others reach it, and accepts those that tls.client_ca "
-            "has signed. All nodes need the same value."
+            "has signed. To change it while the cluster runs, see cluster.tls_optional."
+        ),
+    ] = False
+    tls_optional: Annotated[
+        bool,
+        Meta(
+            description="With cluster.tls: accept connections of nodes without TLS as well, and connect "
+            "without TLS to nodes that cannot be reached with it. For the time in which nodes are restarted "
+            "one after the other to change cluster.tls."
         ),
     ] = False
     roles: Annotated[
@@ -201,6 +209,7 @@ def member_settings(config: ClusterConfig) -> MemberSettings | None:
         voters=config.voters,
         secret_file=_secret_file(config),
         tls=config.tls,
+        tls_optional=config.tls_optional,
         roles=tuple(role.value for role in config.roles),
         election_ms=config.election_ms,
         advertised=advertised_for(config, config.listen),

@@ -534,6 +534,8 @@ def _check_together(config: NodeConfig) -> None:
     check_mechanisms(config.security, config.all_listeners())
     if config.cluster.tls and (config.tls.certificate is None or config.tls.client_ca is None):
         raise ConfigError("cluster.tls is true: set tls.certificate, tls.key and tls.client_ca")
+    if config.cluster.tls_optional and not config.cluster.tls:
+        raise ConfigError("cluster.tls_optional is true: set cluster.tls = true")
     check_listeners(config.security, _open_listeners(config))
     check_tracing(config.tracing)
 

@@ -382,6 +382,7 @@ def _cluster_tls(
         handshakes=handshakes,
         client_certificates=ClientCertificates.REQUIRED,
         names_principals=False,
+        is_optional=config.cluster.tls_optional,
     )
 
 

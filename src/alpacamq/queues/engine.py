@@ -51,6 +51,7 @@ from .queue import PendingReceive, Queue, check_overrides, describe, describe_gr
 from .receiving import (
     check_partitions,
     check_receive,
+    drop_deleted,
     load_backlog,
     mask_of,
     read_ahead,
@@ -303,7 +304,10 @@ class QueueEngine:
         partitions = mask_of(request)
         wait_ms = request.wait_ms or _POLL_MS
         receive = PendingReceive(queue, request, reply_to, partitions, now_ms + wait_ms)
-        if room := room_for(queue, request):
+        if not (room := room_for(queue, request)):
+            drop_deleted(queue)
+            room = room_for(queue, request)
+        if room:
             read_ahead(queue, partitions, self._limits, now_ms)
             if (reply := serve(queue, receive, room, self._limits, now_ms)) is not None:
                 return reply
@@ -383,7 +387,9 @@ class QueueEngine:
         for queue in self._queues.of_topic(topic):
             if partition not in queue.partitions and queue.partitions and self._log.config(topic) is not None:
                 queue.open_partitions(Start.EARLIEST)
-            if partition in queue.partitions:
+            if (found := queue.partitions.get(partition)) is not None:
+                # A consumer at its limit has room again if retention has deleted messages that it leases.
+                found.drop_before(queue.bounds(partition)[0])
                 queue.unread |= 1 << partition
                 self._dirty[queue] = None
 

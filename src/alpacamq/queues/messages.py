@@ -354,7 +354,7 @@ class TopicsChanged(Request[None], frozen=True, kw_only=True):
 
 
 class RecordsArrived(Request[None], frozen=True, kw_only=True):
-    """Event: a partition has grown."""
+    """Event: a partition has grown, or its log start has moved."""
 
     topic: str
     partition: int

@@ -244,6 +244,15 @@ def room_for(queue: Queue, request: ReceiveRequest) -> int:
     )
 
 
+def drop_deleted(queue: Queue) -> None:
+    """End the leases of messages that retention has deleted."""
+    for number, partition in queue.partitions.items():
+        log_start, _ = queue.bounds(number)
+        if log_start > partition.start_offset:
+            partition.drop_before(log_start)
+            queue.unread |= 1 << number
+
+
 def read_ahead(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int) -> None:
     """Request reads of new records before a receive is served."""
     if now_ms >= queue.read_ahead_ms:

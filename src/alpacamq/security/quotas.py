@@ -26,7 +26,10 @@ _EPSILON = 1e-6
 
 
 class QuotaKey(StrEnum):
-    """What a quota limits, by its name in Kafka; `connection_count` is ours."""
+    """What a quota limits, by its name in Kafka.
+
+    `connection_count` is ours, and so are quotas of the connections of users.
+    """
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -56,9 +59,11 @@ _FORMS: Mapping[QuotaKey, _Form] = {
     QuotaKey.CONNECTION_RATE: _Form(_MAX_INT32, True, 1.0),
     QuotaKey.CONNECTION_COUNT: _Form(_MAX_INT32, True, 0.0),
 }
-# Keys of users and client ids, and keys of addresses.
+# Keys of users and client ids, those of users alone, and those of addresses.
 CLIENT_KEYS = (QuotaKey.PRODUCE, QuotaKey.FETCH, QuotaKey.REQUEST, QuotaKey.MUTATION)
-IP_KEYS = (QuotaKey.CONNECTION_RATE, QuotaKey.CONNECTION_COUNT)
+CONNECTION_KEYS = (QuotaKey.CONNECTION_RATE, QuotaKey.CONNECTION_COUNT)
+USER_KEYS = (*CLIENT_KEYS, *CONNECTION_KEYS)
+IP_KEYS = CONNECTION_KEYS
 
 
 class EntityPart(NamedTuple):
@@ -156,12 +161,14 @@ def edited(quota: ClientQuota | None, edit: QuotaEdit) -> ClientQuota | None:
 
 
 def _checked_key(entity: Entity, text: str) -> QuotaKey:
-    keys = IP_KEYS if entity[0].type == IP else CLIENT_KEYS
+    types = [part.type for part in entity]
+    keys = IP_KEYS if types == [IP] else USER_KEYS if types == [USER] else CLIENT_KEYS
     for key in keys:
         if text == key:
             return key
-    types = " and ".join(part.type for part in entity)
-    raise InvalidRequest(f"unknown quota {text[:MAX_NAME_LENGTH]!r} of {types}; there are {', '.join(keys)}")
+    raise InvalidRequest(
+        f"unknown quota {text[:MAX_NAME_LENGTH]!r} of {' and '.join(types)}; there are {', '.join(keys)}"
+    )
 
 
 def _checked_value(key: QuotaKey, value: float) -> float:
@@ -259,6 +266,11 @@ class QuotaTable:
     def limits_clients(self) -> bool:
         """Whether there is a quota of users or client ids."""
         return bool(self._clients)
+
+    @property
+    def limits_connections(self) -> bool:
+        """Whether there is a quota of the connections of users."""
+        return any(key in self._clients for key in CONNECTION_KEYS)
 
     @property
     def limits_addresses(self) -> bool:

@@ -1,7 +1,8 @@
 """Sessions of browsers: a signed token in a cookie, and the token against forged requests that belongs to it.
 
-Every node that knows the key can check a token; nothing is stored. A session ends when it was not used for
-some time, at its greatest age, and when the credential that it began with changes or is deleted.
+Every node has the key and can check a token; only sessions that were ended by a logout are stored. A session
+also ends when it was not used for some time, at its greatest age, and when the credential that it began with
+changes or is deleted.
 """
 
 import hmac
@@ -35,6 +36,45 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     def is_expired(self, now_ms: int, *, idle_ms: int, lifetime_ms: int) -> bool:
         """Return whether it was not used for too long, or is too old."""
         return now_ms - self.seen_ms >= idle_ms or now_ms - self.began_ms >= lifetime_ms
+
+
+class EndedSession(msgspec.Struct, frozen=True, array_like=True):
+    """A session that was ended before its time."""
+
+    id: str
+    began_ms: int
+    # When it would have ended by itself, in cluster time: from then on nobody needs to know it.
+    end_ms: int
+
+
+class EndedSessions(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions of a user that were ended before their time."""
+
+    user: str
+    sessions: tuple[EndedSession, ...] = ()
+    # All that began by then were ended as well, because there were too many to list.
+    began_by_ms: int = -1
+    # When the last of these would have ended by itself, in cluster time.
+    end_ms: int = 0
+
+    def has(self, session: Session) -> bool:
+        return session.began_ms <= self.began_by_ms or any(each.id == session.id for each in self.sessions)
+
+    def with_session(self, ended: EndedSession, max_listed: int) -> "EndedSessions":
+        """Return these and another one; all that began before the latest of them if there are too many."""
+        sessions = (*self.sessions, ended)
+        end_ms = max(self.end_ms, ended.end_ms)
+        if len(sessions) <= max_listed:
+            return msgspec.structs.replace(self, sessions=sessions, end_ms=end_ms)
+        began_by_ms = max(self.began_by_ms, *(each.began_ms for each in sessions))
+        return EndedSessions(user=self.user, began_by_ms=began_by_ms, end_ms=end_ms)
+
+    def remaining(self, time_ms: int) -> "EndedSessions | None":
+        """Return these without those that would have ended by themselves; None if none is left."""
+        if self.end_ms <= time_ms:
+            return None
+        left = tuple(each for each in self.sessions if each.end_ms > time_ms)
+        return self if len(left) == len(self.sessions) else msgspec.structs.replace(self, sessions=left)
 
 
 _encode = msgspec.json.Encoder().encode

@@ -89,6 +89,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # A broker that requires authentication: a user, and a file with its password.
     user: str | None = None
     password_file: str | None = None
+    # TLS; by default if there is a file of authorities or a certificate.
+    tls: bool | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
     checkpoint: str | None = None
     spark: SparkSettings = SparkSettings()
 

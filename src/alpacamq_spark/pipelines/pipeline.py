@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
+from alpacamq.client.connect import Tls
 from alpacamq.client.kafka.offsets import committed_offsets, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.errors import AlpacaError
@@ -28,7 +29,17 @@ from .definition import (
 )
 from .errors import InvalidPipeline
 from .replay.plan import ReplayPlan, ReplayProgress
-from .run import Interruption, PipelineLogin, PipelineRun, Plain, ProgressListener, Report, RunResult, Section
+from .run import (
+    ANYONE,
+    BrokerAccess,
+    Interruption,
+    PipelineRun,
+    Plain,
+    ProgressListener,
+    Report,
+    RunResult,
+    Section,
+)
 from .sources import reach
 from .storage import local_path
 from .timestamps import format_timestamp
@@ -48,7 +59,7 @@ class Pipeline:
     definition: Kind
     directory: Path
     broker: str
-    login: PipelineLogin | None = None
+    access: BrokerAccess = ANYONE
 
     def place(self, written: str) -> str:
         """Make a path in the file absolute."""
@@ -63,9 +74,9 @@ class Pipeline:
         """Return the pipeline with another broker."""
         return replace(self, broker=broker)
 
-    def logged_in(self, login: PipelineLogin) -> "Pipeline":
-        """Return the pipeline with another user."""
-        return replace(self, login=login)
+    def using(self, access: BrokerAccess) -> "Pipeline":
+        """Return the pipeline with another user, or other TLS files."""
+        return replace(self, access=access)
 
     def executing(self) -> "Pipeline":
         """Return the pipeline with `execute` set, for redrives."""
@@ -101,17 +112,17 @@ class Pipeline:
         definition = self.definition
         match definition:
             case Archive():
-                check_topics(self.broker, definition.source, self.login)
+                check_topics(self.broker, definition.source, self.access)
             case Replay() | Analytics():
                 if definition.source.archive is None:
-                    check_topics(self.broker, definition.source, self.login)
+                    check_topics(self.broker, definition.source, self.access)
             case Transform():
                 for name, source in definition.sources.items():
-                    check_topics(self.broker, Named((source.topic or name,)), self.login)
+                    check_topics(self.broker, Named((source.topic or name,)), self.access)
             case DeadLetters():
                 from .dead_letters.letters import dead_letter_topics
 
-                dead_letter_topics(self.broker, definition.source, self.login)
+                dead_letter_topics(self.broker, definition.source, self.access)
             case _:
                 assert_never(definition)
 
@@ -121,12 +132,12 @@ class Pipeline:
         # Imported here: it needs the client, which most users of `load` do not.
         from .reporting import ProgressReports
 
-        reports = ProgressReports(self.broker, self.name, self.definition.kind, self.login)
+        reports = ProgressReports(self.broker, self.name, self.definition.kind, self.access)
         run = PipelineRun(
             name=self.name,
             kind=self.definition.kind,
             broker=self.broker,
-            login=self.login,
+            access=self.access,
             spark=spark,
             checkpoint=Checkpoint(self.checkpoint_place, spark),
             place=self.place,
@@ -182,18 +193,31 @@ def load(path: str | Path, *, broker: str | None = None) -> Pipeline:
         definition=definition,
         directory=file.resolve().parent,
         broker=broker or definition.broker or DEFAULT_BROKER,
-        login=_login(file, definition),
+        access=_access(file, definition),
     )
 
 
-def _login(file: Path, definition: Kind) -> PipelineLogin | None:
-    """Return the user of a pipeline; the path of its password is relative to the file."""
-    if definition.user is None and definition.password_file is None:
-        return None
-    if definition.user is None or definition.password_file is None:
+def _access(file: Path, definition: Kind) -> BrokerAccess:
+    """Return the user and the TLS files of a pipeline; paths are relative to the file."""
+
+    def place(path: str | None) -> str | None:
+        return None if path is None else str(file.resolve().parent / Path(path).expanduser())
+
+    if (definition.user is None) != (definition.password_file is None):
         raise InvalidPipeline(f"{file}: user and password_file belong together")
-    path = file.resolve().parent / Path(definition.password_file).expanduser()
-    return PipelineLogin(definition.user, str(path))
+    ca, certificate, key = map(place, (definition.ca_file, definition.cert_file, definition.key_file))
+    if key is not None and certificate is None:
+        raise InvalidPipeline(f"{file}: key_file needs cert_file")
+    is_wanted = definition.tls
+    if is_wanted is None:
+        is_wanted = ca is not None or certificate is not None
+    elif not is_wanted and (ca or certificate):
+        raise InvalidPipeline(f"{file}: ca_file and cert_file are for tls = true")
+    return BrokerAccess(
+        user=definition.user,
+        password_file=place(definition.password_file),
+        tls=Tls(ca=ca, certificate=certificate, key=key) if is_wanted else None,
+    )
 
 
 @contextmanager
@@ -294,7 +318,7 @@ def status_of(pipeline: Pipeline) -> Report:
 
 def _places(pipeline: Pipeline, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
     """Return the position of each partition by checkpoint, which is authoritative, and by group."""
-    with reach(pipeline.broker, pipeline.login) as cluster:
+    with reach(pipeline.broker, pipeline.access) as cluster:
         committed = committed_offsets(cluster, group)
         there = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
         places = sorted(done.keys() | committed.keys())

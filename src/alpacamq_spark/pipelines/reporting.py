@@ -25,7 +25,7 @@ from alpacamq.model.pipelines import (
     PipelineState,
 )
 
-from .run import BatchDone, PipelineLogin, ProgressListener, RunResult
+from .run import ANYONE, BatchDone, BrokerAccess, ProgressListener, RunResult
 from .sources import reach
 
 _SETTINGS = {
@@ -45,9 +45,9 @@ _LAST_WORD_S = 5.0
 class ProgressReports:
     """Sends the progress of one run while it is entered."""
 
-    def __init__(self, broker: str, name: str, kind: str, login: PipelineLogin | None = None) -> None:
+    def __init__(self, broker: str, name: str, kind: str, access: BrokerAccess = ANYONE) -> None:
         self._broker = broker
-        self._login = login
+        self._access = access
         now_ms = _now_ms()
         self._progress = PipelineProgress(
             name=name[:MAX_NAME_LENGTH],
@@ -108,7 +108,7 @@ class ProgressReports:
             self._changed.clear()
             is_last = self._ended.is_set()
             try:
-                cluster = cluster or reach(self._broker, self._login)
+                cluster = cluster or reach(self._broker, self._access)
                 self._send(cluster)
             except (AlpacaError, OSError):
                 # The next report replaces this one, over a new connection.

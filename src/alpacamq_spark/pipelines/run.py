@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
+from alpacamq.client.connect import Tls
+
 from .checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -101,12 +103,32 @@ class ProgressListener:
     batch: Callable[[BatchDone], None] = _silent
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineLogin:
-    """The user of a pipeline, and the file that its password is read from, wherever it is needed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAccess:
+    """How a pipeline uses its broker: as a user, with a password in a file, and with TLS.
 
-    user: str
-    password_file: str
+    Files are read wherever they are needed.
+    """
+
+    user: str | None = None
+    password_file: str | None = None
+    tls: Tls | None = None
+
+    def options(self) -> Mapping[str, str]:
+        """Return the connector's options for it."""
+        tls = self.tls
+        options = {
+            "user": self.user,
+            "passwordFile": self.password_file,
+            "tls": None if tls is None else "true",
+            "caFile": None if tls is None else tls.ca,
+            "certFile": None if tls is None else tls.certificate,
+            "keyFile": None if tls is None else tls.key,
+        }
+        return {name: text for name, text in options.items() if text is not None}
+
+
+ANYONE = BrokerAccess()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +142,7 @@ class PipelineRun:
     checkpoint: Checkpoint
     # Turns a path in the file, relative to it, into one that Spark understands.
     place: Callable[[str], str]
-    login: PipelineLogin | None = None
+    access: BrokerAccess = ANYONE
     listener: ProgressListener = field(default_factory=ProgressListener)
     interruption: Interruption = field(default_factory=Interruption)
 
@@ -130,11 +152,8 @@ class PipelineRun:
         return f"pipeline-{self.name}"
 
     def servers(self) -> Mapping[str, str]:
-        """Return the connector's options for the broker and the user."""
-        servers = {"kafka.bootstrap.servers": self.broker}
-        if self.login is not None:
-            servers |= {"user": self.login.user, "passwordFile": self.login.password_file}
-        return servers
+        """Return the connector's options for the broker, the user and TLS."""
+        return {"kafka.bootstrap.servers": self.broker, **self.access.options()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from alpacamq_spark.read.subscription import Subscription, read_subscription
 
 from .archive.table import read_archive
 from .errors import InvalidPipeline
-from .run import PipelineLogin, PipelineRun
+from .run import ANYONE, BrokerAccess, PipelineRun
 from .timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Named:
     pattern: str | None = None
 
 
-def reach(broker: str, login: PipelineLogin | None = None) -> Cluster:
+def reach(broker: str, access: BrokerAccess = ANYONE) -> Cluster:
     """Connect to a broker's cluster. Raises InvalidPipeline for an invalid address."""
     try:
         addresses = [parse_address(each) for each in broker.split(",") if each.strip()]
@@ -48,7 +48,10 @@ def reach(broker: str, login: PipelineLogin | None = None) -> Cluster:
         raise InvalidPipeline(f"broker: {error}") from None
     if not addresses:
         raise InvalidPipeline("broker: no address given")
-    return Cluster(*addresses, login=None if login is None else read_login(login.user, login.password_file))
+    login = None
+    if access.user is not None and access.password_file is not None:
+        login = read_login(access.user, access.password_file)
+    return Cluster(*addresses, login=login, tls=access.tls)
 
 
 def subscription_options(source: Topics) -> dict[str, str]:
@@ -72,9 +75,9 @@ def matching_topics(cluster: Cluster, source: Topics) -> list[Topic]:
     return [every[name] for name in sorted(names) if name in every]
 
 
-def check_topics(broker: str, source: Topics, login: PipelineLogin | None = None) -> None:
+def check_topics(broker: str, source: Topics, access: BrokerAccess = ANYONE) -> None:
     """Check topics before Spark starts. Raises Unreachable, NotFound or InvalidOption."""
-    with reach(broker, login) as cluster:
+    with reach(broker, access) as cluster:
         matching_topics(cluster, source)
 
 

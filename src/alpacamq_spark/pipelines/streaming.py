@@ -181,7 +181,7 @@ def _publish(run: PipelineRun) -> None:
     if position is None or not position.offsets:
         return
     try:
-        with reach(run.broker, run.login) as cluster:
+        with reach(run.broker, run.access) as cluster:
             commit_offsets(cluster, run.group, position.offsets)
     except AlpacaError:
         pass  # for display only; the run is complete

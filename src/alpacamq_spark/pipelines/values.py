@@ -250,7 +250,7 @@ def inferred(run: PipelineRun, topic: str) -> "StructType":
     """Return the type of a topic's values, inferred from a sample on first use."""
     known = run.checkpoint.recall(_INFERRED, dict[str, str]) or {}
     if topic not in known:
-        with reach(run.broker, run.login) as cluster:
+        with reach(run.broker, run.access) as cluster:
             shape = infer(_sample(cluster, topic))
         if shape is None or not shape.fields:
             raise InvalidPipeline(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from alpacamq.api.cluster.listener import ClusterListener, Handler, PostHandler, Service
+from alpacamq.api.tls import ListenerTls
 from alpacamq.broker.peers.connection import DEFAULT_LIMITS, Limits
 from alpacamq.broker.peers.handshake import LocalNode, Peer
 from alpacamq.broker.peers.link import NO_EVENTS, Dialler, Events, Peers
@@ -77,6 +78,7 @@ class Node:
         handlers: dict[type[msgspec.Struct], Handler] | None = None,
         posts: dict[type[msgspec.Struct], PostHandler] | None = None,
         on_fetch: Callable[[asyncio.Transport, Peer], None] | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         self.local = local(node_id)
         self.notes: list[bytes] = []
@@ -100,6 +102,7 @@ class Node:
             secret,
             service,
             max_unauthenticated=max_unauthenticated,
+            tls=tls,
         )
         host, bound = self.listener.bind()
         self.address = Address(host, bound)

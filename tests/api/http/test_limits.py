@@ -1,5 +1,6 @@
 """Limits of HTTP clients, and responses beyond them."""
 
+import asyncio
 import contextlib
 from contextlib import ExitStack
 
@@ -15,10 +16,10 @@ from alpacamq.api.http.reader import (
     RequestReader,
     Room,
 )
-from alpacamq.api.http.server import Backlog
+from alpacamq.api.http.server import Backlog, HttpListener
 from tests.waiting import eventually
 
-from .serving import KIB, MIB, Client, Server, get, post, served
+from .serving import KIB, MIB, Client, EchoApp, Limits, Server, get, post, served
 
 SHORT_MS = 200
 
@@ -399,3 +400,24 @@ def test_a_body_of_tiny_chunks_is_parsed_in_turns() -> None:
     assert isinstance(arrival.what, Request)
     assert arrival.what.body == b"x" * 10_000
     assert turns == -(-len(sent) // PORTION_BYTES)
+
+
+def test_a_connection_of_an_ipv4_client_of_an_ipv6_socket_is_counted_and_forgotten() -> None:
+    async def count() -> None:
+        listener = HttpListener("::ffff:127.0.0.1", 0, Limits())
+        port = listener.bind()[1]
+        serving = asyncio.create_task(listener.run(EchoApp()))
+        await listener.listening.wait()
+        assert listener._shared is not None
+        by_address = listener._shared.connection_limit._by_address
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(10):
+            while dict(by_address) != {"127.0.0.1": 1}:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.001)
+            writer.close()
+            while by_address:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.001)
+        serving.cancel()
+        await asyncio.wait([serving])
+
+    asyncio.run(count())

@@ -194,9 +194,13 @@ def test_a_validated_change_is_not_made(admin: Wire) -> None:
 def test_an_invalid_change_is_refused_and_others_are_made(admin: Wire) -> None:
     entries = [
         AlterEntryData(
-            entity=[EntityData(entity_type="user", entity_name="bob")], ops=[OpData(key=key, value=5)]
+            entity=[EntityData(entity_type=type_, entity_name="bob")], ops=[OpData(key=key, value=5)]
         )
-        for key in ("speed", "producer_byte_rate", "connection_creation_rate")
+        for type_, key in (
+            ("user", "speed"),
+            ("user", "producer_byte_rate"),
+            ("client-id", "connection_creation_rate"),
+        )
     ]
     results = admin.ask(AlterClientQuotasRequest(entries=entries)).entries
     codes = [each.error_code for each in results]
@@ -497,6 +501,52 @@ def test_an_address_has_no_more_open_connections_than_its_quota(secured: Secured
                 return False
 
     assert eventually(is_served)
+
+
+def is_served(secured: SecuredBroker, name: str) -> bool:
+    """Return whether a new connection of a user is served."""
+    with wired(secured.addresses[name]) as wire:
+        try:
+            return bool(wire.ask(ApiVersionsRequest()).error_code == 0)
+        except ConnectionError:
+            return False
+
+
+def test_a_user_has_no_more_open_connections_than_its_quota(
+    secured: SecuredBroker, alice: Wire, admin: Wire
+) -> None:
+    assert alice.ask(ApiVersionsRequest()).error_code == 0  # opened before the quota was set
+    limit(secured, "connection_count", 2, user=None)
+    assert alice.ask(ApiVersionsRequest()).error_code == 0
+    with wired(secured.addresses[ALICE]) as second:
+        assert second.ask(ApiVersionsRequest()).error_code == 0
+        assert not is_served(secured, ALICE)
+        assert is_served(secured, ADMIN)  # a default is that of each user
+        limit(secured, "connection_count", 1, user=ALICE)
+        assert second.ask(ApiVersionsRequest()).error_code == 0  # those that are there stay
+    assert eventually(lambda: not is_served(secured, ALICE))
+    alice.close()
+    assert eventually(lambda: is_served(secured, ALICE))
+    assert secured.broker.quotas.stats.requests[QuotaKey.CONNECTION_COUNT] >= 2
+
+
+def test_connections_beyond_the_rate_of_a_user_are_closed(
+    secured: SecuredBroker, clock: StoppedClock
+) -> None:
+    limit(secured, "connection_creation_rate", 2, user=ALICE)
+    assert [is_served(secured, ALICE) for _ in range(5)] == [True, True, True, False, False]
+    assert is_served(secured, ADMIN)
+    clock.now += 0.5
+    assert [is_served(secured, ALICE) for _ in range(2)] == [True, False]
+
+
+def test_a_connection_that_is_closed_counts_for_nobody(secured: SecuredBroker) -> None:
+    limit(secured, "connection_count", 5, user=None)
+    for _ in range(10):
+        assert is_served(secured, ALICE)
+    quotas = secured.broker.quotas
+    assert eventually(lambda: not any(name == f"User:{ALICE}" for name in quotas._principals.values()))
+    assert f"User:{ALICE}" not in quotas._by_principal
 
 
 def test_the_number_of_clients_that_are_remembered_is_bounded(

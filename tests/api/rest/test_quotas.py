@@ -27,6 +27,25 @@ def ask(secured: SecuredBroker, method: str, path: str) -> Response:
     return secured.call(answer())
 
 
+class Connection:
+    """A connection that requests come on."""
+
+    is_closed = False
+
+
+def ask_on(secured: SecuredBroker, connection: Connection, path: str = "/topics") -> tuple[int, bool]:
+    """Send a request on a connection; return its status, and whether the connection is closed with it."""
+
+    async def answer() -> tuple[int, bool]:
+        request = Request("GET", path, "", {}, b"", "127.0.0.1:1")
+        request.connection = connection
+        answered = RestApi(secured.broker, {})(request)
+        response = answered if isinstance(answered, Response) else await answered
+        return response.status, request.is_last
+
+    return secured.call(answer())
+
+
 def limit(secured: SecuredBroker, key: str, value: float) -> None:
     results = secured.call(secured.broker.quotas.alter([QuotaEdit(ANONYMOUS, (QuotaOp(key, value),))]))
     assert results.failures == (None,)
@@ -42,3 +61,21 @@ def test_a_client_is_refused_when_its_requests_have_taken_too_long(secured: Secu
     # Not those that tell whether the broker works, nor paths that do not exist.
     assert ask(secured, "GET", "/livez").status == 200
     assert ask(secured, "GET", "/nowhere").status == 404
+
+
+def test_a_user_has_a_limited_number_of_connections(secured: SecuredBroker) -> None:
+    first, second, third = Connection(), Connection(), Connection()
+    limit(secured, "connection_count", 2)
+    assert [ask_on(secured, each) for each in (first, second, third)] == [
+        (200, False),
+        (200, False),
+        (429, True),
+    ]
+    assert ask_on(secured, first) == (200, False)
+    assert ask_on(secured, third, "/livez") == (200, False)
+    secured.broker.quotas.connection_closed(second)
+    assert ask_on(secured, third) == (200, False)
+    gone = Connection()
+    gone.is_closed = True  # while its password was checked
+    ask_on(secured, gone)
+    assert gone not in secured.broker.quotas._principals

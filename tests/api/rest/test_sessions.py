@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.rest.app import RestApi
-from alpacamq.broker.access import SecuritySettings
+from alpacamq.broker.access import Caller, SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.sessions import Sessions
 from alpacamq.cluster.commands import UserEdit
+from alpacamq.cluster.image import SESSION_LEVEL, VERSION_FEATURE
 from alpacamq.model.ids import BrokerId
+from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.security.sessions import Session, csrf_token, session_of, token_of
 from tests.broker.open_brokers import SettableClock
@@ -76,12 +80,18 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             authentication=True, console_idle_ms=IDLE_MS, console_lifetime_ms=LIFETIME_MS
         ),
     )
+    async with running_site(settings) as site:
+        await site.broker.access.set_password("bob", "secret", tuple(Mechanism), DEFAULT_ITERATIONS)
+        yield site
+
+
+@asynccontextmanager
+async def running_site(settings: BrokerSettings) -> AsyncIterator[Site]:
     clock = SettableClock()
     broker = Broker(settings, clock=clock)
     broker.open()
     running = asyncio.create_task(broker.run())
     try:
-        await broker.access.set_password("bob", "secret", tuple(Mechanism), DEFAULT_ITERATIONS)
         yield Site(broker, clock)
     finally:
         running.cancel()
@@ -182,6 +192,47 @@ async def test_logging_out_ends_the_session_also_for_a_copy_of_the_cookie(site: 
     assert "Max-Age=0" in browser.attributes
     assert await browser.status() == 401
     assert await thief.status() == 401
+
+
+async def test_a_session_survives_a_restart(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        node_id=BrokerId(1), data_directory=tmp_path, security=SecuritySettings(authentication=True)
+    )
+    cookie = ""
+    for _ in range(2):
+        async with running_site(settings) as site:
+            browser = site.browser()
+            if not cookie:
+                await site.broker.access.set_password("bob", "secret", tuple(Mechanism), DEFAULT_ITERATIONS)
+                await browser.log_in()
+            browser.cookie = cookie = cookie or browser.cookie
+            assert await browser.status() == 200
+
+
+async def test_before_the_level_of_sessions_a_node_keeps_them_itself(site: Site) -> None:
+    image = site.broker.metadata.image
+    image._features[VERSION_FEATURE] = SESSION_LEVEL - 1
+    browser, thief = site.browser(), site.browser()
+    await browser.log_in()
+    thief.cookie = browser.cookie
+    assert await thief.status() == 200
+    assert await browser.status("DELETE", "/session") == 204
+    assert await thief.status() == 401
+    assert (image.session_secret, image.ended_sessions) == (b"", {})
+
+
+async def test_what_is_stored_does_not_sign_sessions_if_the_cluster_has_a_secret(site: Site) -> None:
+    access, metadata = site.broker.access, site.broker.metadata
+    await site.browser().log_in()  # stores the secret
+    one, other, without = (
+        Sessions(access, metadata, site.clock, cluster_secret=secret) for secret in (b"one", b"other", b"")
+    )
+    began = await one.begin(Caller(user("bob"), "127.0.0.1"), is_secure=False)
+    assert began.session is not None
+    token = one.token(began.session)
+    assert one.find(token, "127.0.0.1") is not None
+    assert other.find(token, "127.0.0.1") is None
+    assert without.find(token, "127.0.0.1") is None
 
 
 async def test_an_api_key_logs_in_and_its_deletion_ends_the_session(site: Site) -> None:

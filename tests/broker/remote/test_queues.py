@@ -9,7 +9,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.dlq.redrive import RedriveTask
-from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.partition.leader import Partition, delete_before
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queue.fifo import DeduplicationScope, FifoMessage, FifoPublished
 from alpacamq.broker.queue.service import Delivery
@@ -120,6 +120,22 @@ async def test_a_receive_waits_at_the_broker_of_the_queue(tmp_path: Path, factor
                     (delivery,) = await waiting
                 assert delivery.partition == index
                 await acknowledge(cluster[3], delivery)
+
+
+async def test_a_receive_at_its_limit_is_served_when_another_broker_deletes_what_it_leases(
+    tmp_path: Path,
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", assignments=ONE_EACH, overrides={"queue.max.in.flight": "1"})
+        away, _ = await others(cluster, ORDERS)
+        index = next(number for number, broker in cluster.brokers.items() if broker is away) - 1
+        await sent(away, "orders", b"a", b"b", partition=index)
+        assert values(await received(away, 1, consumer="one")) == [b"a"]
+        waiting = asyncio.create_task(away.queues.receive(ORDERS, consumer="one", wait_ms=20_000))
+        await eventually(lambda: waits(away))
+        await delete_before(away.topics.partition("orders", index), 1, away.work_threads)
+        async with asyncio.timeout(10):
+            assert values(await waiting) == [b"b"]
 
 
 async def test_a_cancelled_receive_leaves_nothing_leased(tmp_path: Path) -> None:

@@ -149,11 +149,11 @@ class Login:
                 return self._sessions.find(token, host)
         return None
 
-    def begin_session(self, request: Request, caller: Caller) -> Caller:
+    async def begin_session(self, request: Request, caller: Caller) -> Caller:
         """Begin a session for a client that has just authenticated."""
         # Behind a proxy that ends TLS, the browser still says how it has reached the page.
         origin = request.headers.get("origin", "")
-        return self._sessions.begin(caller, is_secure=request.has_tls or origin.startswith("https://"))
+        return await self._sessions.begin(caller, is_secure=request.has_tls or origin.startswith("https://"))
 
     def set_cookie(self, session: Session) -> tuple[str, str]:
         """Return the header that gives a browser its session."""
@@ -164,9 +164,9 @@ class Login:
         session = None if caller.session is None else self._sessions.renewed(caller.session)
         return () if session is None else (self.set_cookie(session),)
 
-    def end_session(self, session: Session) -> tuple[str, str]:
+    async def end_session(self, session: Session) -> tuple[str, str]:
         """End a session; return the header that removes the cookie."""
-        self._sessions.end(session)
+        await self._sessions.end(session)
         name, value = _set_cookie(self._cookie, "", is_secure=session.is_secure)
         return name, f"{value}; Max-Age=0"
 

@@ -6,7 +6,7 @@ and body.
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -41,6 +41,13 @@ class Refused(Exception):
         return problem(self.status, self.detail, self.headers)
 
 
+class OpenConnection(Protocol):
+    """The connection of a request."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+
 class Request:
     """One complete request."""
 
@@ -48,8 +55,10 @@ class Request:
         "_query",
         "authentication",
         "body",
+        "connection",
         "has_tls",
         "headers",
+        "is_last",
         "method",
         "path",
         "peer",
@@ -75,6 +84,9 @@ class Request:
         self.body = body
         # IP:PORT of the client.
         self.peer = peer
+        # The connection that it came on, and whether that is closed after the response.
+        self.connection: OpenConnection | None = None
+        self.is_last = False
         # Whether it came over TLS, and the principal of the client's certificate, if it has one.
         self.has_tls = False
         self.principal: Principal | None = None

@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
         shared.connections.add(self)
-        shared.connection_limit.opened(host)
+        shared.connection_limit.opened(self._host)
         if self._stats is not None:
             self._stats.opened += 1
 
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         if self in self._shared.connections:
             self._shared.connections.discard(self)
-            self._shared.connection_limit.closed(self._host)
+            self._shared.connection_limit.closed(self._host, self)
             if self._stats is not None:
                 self._stats.shut += 1
 
@@ -406,6 +406,7 @@ class Connection(asyncio.Protocol):
         if isinstance(request, Refused):
             self._refuse(request)
             return
+        request.connection = self
         request.has_tls = self._has_tls
         request.principal = self._principal
         request.authentication = self._authentication
@@ -442,8 +443,9 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, arrival: Arrival, request: Request, response: Response) -> None:
         self._shared.room.give(arrival.held_bytes)
-        self._send(response, arrival.persistence, with_body=request.method != "HEAD")
-        if arrival.persistence is Persistence.CLOSE:
+        persistence = Persistence.CLOSE if request.is_last else arrival.persistence
+        self._send(response, persistence, with_body=request.method != "HEAD")
+        if persistence is Persistence.CLOSE:
             self._linger()
 
     def _refuse(self, refusal: Refused) -> None:

@@ -5,8 +5,12 @@ from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar
 
-from alpacamq.broker.quotas import ClientLimits, Limit
+from alpacamq.broker.access import Caller
+from alpacamq.broker.quotas import ClientLimits, Limit, Quotas
+from alpacamq.model.errors import QuotaExceeded
 from alpacamq.security.quotas import QuotaKey
+
+from .messages import Request
 
 T = TypeVar("T")
 
@@ -17,6 +21,17 @@ def check(limits: ClientLimits, key: QuotaKey | None) -> None:
         limits.request.check()
     if (limit := _limit(limits, key)) is not None:
         limit.check()
+
+
+def check_connection(quotas: Quotas, request: Request, caller: Caller) -> None:
+    """Raise QuotaExceeded if the user of a request has too many connections; then this one is closed."""
+    connection = request.connection
+    if quotas.limits_connections and connection is not None and not connection.is_closed:
+        try:
+            quotas.check_connection(connection, caller.name)
+        except QuotaExceeded:
+            request.is_last = True
+            raise
 
 
 def charge(

@@ -675,7 +675,7 @@ class Connection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         self.is_closed = True
         self._shared.connections.discard(self)
-        self._shared.connection_limit.closed(self.peer_host)
+        self._shared.connection_limit.closed(self.peer_host, self)
         if self._stats is not None:
             self._stats.shut += 1
             self._count_sent()

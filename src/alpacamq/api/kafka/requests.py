@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from alpacamq.model.errors import QuotaExceeded
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
@@ -242,6 +243,11 @@ class KafkaRequests:
         if connection.limits is None:
             connection.charge_from_now()
         connection.limits = self._quotas.of(connection.caller, client_id)
+        if self._quotas.limits_connections and connection.received_at < connection.admitted_until:
+            try:
+                self._quotas.check_connection(connection, connection.caller.name)
+            except QuotaExceeded as error:
+                raise ProtocolError(str(error)) from None
 
     def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
         """Run the rest of a request as a task, while the connection is held."""

@@ -390,6 +390,7 @@ class RestApi:
             return self._served(request, caller)
         route = endpoint.route
         try:
+            throttling.check_connection(self._quotas, request, caller)
             throttling.check(limits, route.quota)
         except AlpacaError as error:
             self._count(route, HTTPStatus.TOO_MANY_REQUESTS, began_at)

@@ -162,6 +162,7 @@ class SqsApi:
                 await self._metadata.catch_up()
             limits = self._quotas.of_user(identity) if self._quotas.is_active else None
             if limits is not None:
+                throttling.check_connection(self._quotas, request, identity)
                 throttling.check(limits, QUOTAS.get(action.name))
             work = action.perform(parameters, _caller(request, identity))
             if isinstance(parameters, r.ReceiveMessage) and self._access.limits(identity):

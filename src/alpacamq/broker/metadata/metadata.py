@@ -24,6 +24,8 @@ from alpacamq.cluster.commands import (
     CreateTopic,
     DescribeQuorum,
     Done,
+    EnableSessions,
+    EndSession,
     Heartbeat,
     QuorumCommand,
     QuorumStatus,
@@ -79,7 +81,7 @@ CHANGES_PER_ENTRY = 5000
 SNAPSHOT_BYTES = 8 << 20
 
 # Commands that may be decided twice: the second time finds what the first one did.
-REPEATABLE = (AllocateProducerIds, CreateTopic, Heartbeat, RegisterBroker)
+REPEATABLE = (AllocateProducerIds, CreateTopic, EnableSessions, EndSession, Heartbeat, RegisterBroker)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode

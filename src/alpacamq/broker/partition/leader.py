@@ -443,9 +443,11 @@ class Partition:
             self._flushes.now(self)
 
     def start_moved(self) -> None:
-        """Let followers know that the log start has moved."""
+        """Let followers and watchers know that the log start has moved."""
         for session in list(self._sessions):
             session.watermark_changed(self)
+        for wake in list(self._watchers.values()):
+            wake(0)
 
     def _tell_sessions(self) -> None:
         if self._sessions:
@@ -690,7 +692,10 @@ class Partition:
             self.following.flush_failed()
 
     def watch(self, key: object, wake: Callable[[int], None]) -> None:
-        """Call `wake` with the number of new readable bytes whenever there are some, until `unwatch`."""
+        """Call `wake` with the number of new readable bytes whenever there are some, until `unwatch`.
+
+        It is called with 0 when the log start has moved.
+        """
         self._watchers[key] = wake
 
     def unwatch(self, key: object) -> None:

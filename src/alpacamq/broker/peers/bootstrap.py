@@ -36,7 +36,7 @@ from alpacamq.model.state_machine import Request
 from alpacamq.model.voters import Proposal
 from alpacamq.telemetry.logs import get_logger
 
-from .connection import TlsProvider, ask
+from .connection import PeerTls, ask
 from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Refusal
 from .values import Values
 
@@ -72,7 +72,7 @@ class Bootstrap:
         *,
         may_vote: bool = True,
         pause_seconds: float = PAUSE_SECONDS,
-        tls: TlsProvider | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._directory = directory
         self._tls = tls

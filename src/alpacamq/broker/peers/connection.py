@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
@@ -35,8 +35,17 @@ from .values import InvalidValue, Values, error_from_bytes
 log = get_logger(__name__)
 
 R = TypeVar("R")
-# Returns the TLS context for a new connection.
-TlsProvider = Callable[[], ssl.SSLContext]
+
+
+class PeerTls(NamedTuple):
+    """TLS with other nodes: returns the context for a new connection.
+
+    `is_optional`: a node that cannot be reached with TLS is reached without it.
+    """
+
+    context: Callable[[], ssl.SSLContext]
+    is_optional: bool = False
+
 
 CALL: Final = 1
 POST: Final = 2
@@ -530,13 +539,35 @@ async def dial(
     secret: bytes,
     follow: Callable[[Peer], P],
     timeout_seconds: float = handshake.TIMEOUT_SECONDS,
-    tls: TlsProvider | None = None,
+    tls: PeerTls | None = None,
 ) -> P:
     """Connect to a node and return the protocol that `follow` creates for it, connected.
 
-    `tls` returns the context to use; without it the connection is plain. Raises HandshakeFailed, OSError, or
-    TimeoutError.
+    Without `tls` the connection is plain. Raises HandshakeFailed, OSError, or TimeoutError.
     """
+    terms = (address, local, expected, purpose, secret, follow, timeout_seconds)
+    if tls is None or not tls.is_optional:
+        return await _dial(*terms, tls)
+    try:
+        return await _dial(*terms, tls)
+    except (ConnectionRefusedError, TimeoutError):
+        raise
+    except (HandshakeFailed, OSError) as error:
+        protocol = await _dial(*terms, None)
+        log.warning("node_connected_without_tls", address=str(address), reason=str(error) or repr(error))
+        return protocol
+
+
+async def _dial(
+    address: Address,
+    local: LocalNode,
+    expected: BrokerId | None,
+    purpose: Purpose,
+    secret: bytes,
+    follow: Callable[[Peer], P],
+    timeout_seconds: float,
+    tls: PeerTls | None,
+) -> P:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[asyncio.BaseProtocol] = loop.create_future()
     client = ClientHandshake(local, expected, purpose, secret)
@@ -561,7 +592,7 @@ async def _connect(
     loop: asyncio.AbstractEventLoop,
     address: Address,
     protocol: Callable[[], asyncio.Protocol],
-    tls: TlsProvider | None,
+    tls: PeerTls | None,
 ) -> asyncio.BaseTransport:
     """Connect to the first address of a host that accepts. Raises OSError.
 
@@ -577,7 +608,7 @@ async def _connect(
                 str(target[0]),
                 address.port,
                 family=family,
-                ssl=None if tls is None else tls(),
+                ssl=None if tls is None else tls.context(),
                 server_hostname=None if tls is None else address.host,
             )
             return transport
@@ -598,7 +629,7 @@ async def ask(
     *,
     expected: BrokerId | None = None,
     timeout_ms: int = 5000,
-    tls: TlsProvider | None = None,
+    tls: PeerTls | None = None,
 ) -> tuple[Peer, Any]:
     """Make one call to an address, for nodes that are not known yet. Raises like `dial` and `call`."""
     loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.logs import get_logger
 
-from .connection import DEFAULT_LIMITS, CallConnection, Late, Limits, TlsProvider, dial
+from .connection import DEFAULT_LIMITS, CallConnection, Late, Limits, PeerTls, dial
 from .handshake import HandshakeFailed, LocalNodeProvider, Peer, Purpose
 from .values import Values
 
@@ -83,7 +83,7 @@ class Dialler(NamedTuple):
     limits: Limits = DEFAULT_LIMITS
     random: Callable[[], float] = random.random
     # None: connections are plain.
-    tls: TlsProvider | None = None
+    tls: PeerTls | None = None
 
     async def open(
         self, address: Address, node_id: BrokerId, purpose: Purpose, follow: Callable[[Peer], P]

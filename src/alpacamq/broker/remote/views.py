@@ -137,7 +137,7 @@ class RemotePartition:
         return found
 
     def learn(self, bounds: Bounds) -> bool:
-        """Take bounds of the leader or a replica; return whether there is more to read than known.
+        """Take bounds of the leader or a replica; return whether there is more to read, or less, than known.
 
         What was committed stays committed, although a new leader may not know it yet; unless it does not
         have it, after an unclean election.
@@ -151,10 +151,11 @@ class RemotePartition:
         return known is None or (
             bounds.high_watermark > known.high_watermark
             or bounds.last_stable_offset > known.last_stable_offset
+            or bounds.start_offset > known.start_offset
         )
 
     def watch(self, key: object, wake: Wake) -> None:
-        """Call `wake` whenever there is more to read, or another broker leads; see PartitionViews."""
+        """Call `wake` whenever there is more to read, the log start moves or another broker leads."""
         self.watchers[key] = wake
 
     def unwatch(self, key: object) -> None:

@@ -13,7 +13,7 @@ from alpacamq.model.dead_letters import SETTING, SUFFIX, dead_letter_topic, is_d
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.pipelines.archive.table import DATA
 from alpacamq_spark.pipelines.definition import DeadLetterSource
-from alpacamq_spark.pipelines.run import PipelineLogin, PipelineRun
+from alpacamq_spark.pipelines.run import ANYONE, BrokerAccess, PipelineRun
 from alpacamq_spark.pipelines.sources import FORMAT, matching_topics, reach
 from alpacamq_spark.pipelines.values import readable
 from alpacamq_spark.read.positions import assign_option, offsets_option
@@ -34,9 +34,9 @@ class Letters:
         return {topic.name: topic.id for topic in self.topics}
 
 
-def dead_letter_topics(broker: str, source: DeadLetterSource, login: PipelineLogin | None = None) -> Letters:
+def dead_letter_topics(broker: str, source: DeadLetterSource, access: BrokerAccess = ANYONE) -> Letters:
     """Return the dead-letter topics of a pipeline. Raises NotFound if there are none."""
-    with reach(broker, login) as cluster:
+    with reach(broker, access) as cluster:
         topics = (
             matching_topics(cluster, source)
             if source.pattern is not None

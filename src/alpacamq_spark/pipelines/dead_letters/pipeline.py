@@ -145,7 +145,7 @@ def _rounded(number: float | None) -> float | None:
 
 def run_dead_letters(definition: DeadLetters, run: PipelineRun, directory: Path) -> RunResult:
     """Count the dead letters, and redrive those requested."""
-    letters = dead_letter_topics(run.broker, definition.source, run.login)
+    letters = dead_letter_topics(run.broker, definition.source, run.access)
     data = None if definition.schema is None else declared(run, definition.schema, directory)
     now_ms = time.time_ns() // 1_000_000
     with translate_spark_errors():

@@ -215,7 +215,7 @@ class _RedriveJob:
 
     def _check_targets(self, topics: Iterable[str]) -> None:
         """Check that target topics exist: a deleted topic is not recreated for its dead letters."""
-        with reach(self._run.broker, self._run.login) as cluster:
+        with reach(self._run.broker, self._run.access) as cluster:
             every = [topic.name for topic in list_topics(cluster)]
         for topic in topics:
             if topic not in every:
@@ -233,7 +233,7 @@ class _RedriveJob:
             batch_of_sink = Batch(
                 sink=self._journal.transactional_id, query=JOBS, run=uuid4().hex, number=number
             )
-            with reach(self._run.broker, self._run.login) as cluster:
+            with reach(self._run.broker, self._run.access) as cluster:
                 complete(cluster, batch_of_sink)
             self._journal.finish(number)
             return
@@ -262,7 +262,7 @@ class _RedriveJob:
 
     def _left(self, batch: RedriveBatch) -> list[PlannedRange]:
         """Return the part of a batch that still exists: an earlier run may have recorded it long ago."""
-        with reach(self._run.broker, self._run.login) as cluster:
+        with reach(self._run.broker, self._run.access) as cluster:
             ids: dict[str, str] = {topic.name: topic.id for topic in list_topics(cluster)}
             same = [span for span in batch.spans if ids.get(span.topic) == batch.topic_ids.get(span.topic)]
             logs = extents(cluster, {span.place for span in same})
@@ -273,7 +273,7 @@ class _RedriveJob:
         """Return dead letters as the original records, but with new timestamps."""
         from pyspark.sql import functions as f
 
-        with reach(self._run.broker, self._run.login) as cluster:
+        with reach(self._run.broker, self._run.access) as cluster:
             counts = {topic.name: len(topic.partitions) for topic in list_topics(cluster)}
         known = f.create_map(*[f.lit(each) for pair in counts.items() for each in pair])
         # A recreated topic may have fewer partitions than the original.

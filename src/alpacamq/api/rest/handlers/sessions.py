@@ -53,14 +53,14 @@ async def log_in(call: Call[Nothing, Credentials]) -> Response:
         caller = await login.log_in(call.request, given.user, given.password)
     else:
         raise ConflictingInput("give either user and password, or key")
-    began = login.begin_session(call.request, caller)
+    began = await login.begin_session(call.request, caller)
     assert began.session is not None
     return _answer(call, began, (login.set_cookie(began.session),))
 
 
-def log_out(call: Call[Nothing, Nothing]) -> Response:
+async def log_out(call: Call[Nothing, Nothing]) -> Response:
     session = call.caller.session
-    headers = () if session is None else (call.backend.login.end_session(session),)
+    headers = () if session is None else (await call.backend.login.end_session(session),)
     return Response(HTTPStatus.NO_CONTENT, headers=headers)
 
 
