@@ -83,8 +83,13 @@ FIELDS: dict[str, dict[int, set[str]]] = {
             "message_bytes",
             "connections",
             "groups",
+            "group_members",
             "retention_ms",
             "delay_ms",
+            "produce_bytes_per_second",
+            "fetch_bytes_per_second",
+            "produce_messages_per_second",
+            "fetch_messages_per_second",
         }
     },
     "Member": {3: {"principal", "tenant", "is_admin"}},

@@ -32,7 +32,7 @@ from alpacamq.model.errors import (
     UnknownTenant,
 )
 from alpacamq.security.acls import Acl, Authorizer, Operation, PatternType, Permission, ResourceType
-from alpacamq.security.tenants import Member, Tenant, TenantLimits, TenantStatus
+from alpacamq.security.tenants import RATES, Member, Tenant, TenantLimits, TenantStatus
 
 from .clusters import Cluster
 from .test_access import ALICE_READS, errors, replayed
@@ -167,6 +167,14 @@ def test_limits_of_topics_partitions_and_settings() -> None:
     cluster.ask(AlterTenant(id="red", limits=TenantLimits(retention_ms=100)))
     cluster.ask(ConfigureTopic(name="red:a", overrides={"retention.ms": "500", "cleanup.policy": "delete"}))
     assert cluster.image.topic("red:a").overrides["retention.ms"] == "100"
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_rate_that_lets_nothing_pass_is_refused(name: str) -> None:
+    cluster = with_tenants("red")
+    with pytest.raises(InvalidTenant, match="at least 1"):
+        cluster.ask(AlterTenant(id="red", limits=TenantLimits(**{name: 0})))
+    cluster.ask(AlterTenant(id="red", limits=TenantLimits(**{name: 1})))
 
 
 def test_a_cluster_of_several_brokers_needs_the_level() -> None:

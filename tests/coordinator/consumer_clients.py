@@ -74,7 +74,12 @@ class Host:
         self.group = self._new_group()
 
     def _new_group(self) -> ConsumerGroup:
-        return ConsumerGroup(GROUP, lambda: self._settings, lambda: f"generated-{next(self._ids)}")
+        return ConsumerGroup(
+            GROUP,
+            lambda: self._settings,
+            lambda: self._settings.max_members,
+            lambda: f"generated-{next(self._ids)}",
+        )
 
     def ask(self, request: ConsumerHeartbeatRequest) -> Answer:
         """Store the changes of a request and return its reply."""

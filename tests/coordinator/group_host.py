@@ -7,6 +7,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary, TopicsView
+from alpacamq.coordinator.directory import MemberLimit
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import GroupSettings
 from alpacamq.coordinator.offsets import OffsetLimit, with_topic_ids
@@ -47,7 +48,13 @@ def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
 class GroupHost:
     """A coordinator with its log and clock, and the replies so far."""
 
-    def __init__(self, settings: GroupSettings | None = None, topics: TopicsView | None = None) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        topics: TopicsView | None = None,
+        member_limit: int | None = None,
+    ) -> None:
+        self.member_limit = member_limit
         self.any_topic = AnyTopic()
         self.topics = topics or self.any_topic
         self.now_ms = START_MS
@@ -136,4 +143,5 @@ class GroupHost:
 
     def _new_machine(self) -> GroupCoordinator:
         new_id: Callable[[], str] = lambda: str(next(self._ids))  # noqa: E731
-        return GroupCoordinator(self._settings, ConsumerGroupSettings(), self.topics, new_id)
+        limit: MemberLimit = lambda _: self.member_limit  # noqa: E731
+        return GroupCoordinator(self._settings, ConsumerGroupSettings(), self.topics, new_id, limit)

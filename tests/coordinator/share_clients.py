@@ -85,7 +85,7 @@ class ShareHost:
         return sorted(member.member_id for member in self.group.describe().members)
 
     def _new_group(self) -> ShareGroup:
-        return ShareGroup(GROUP, lambda: self.config, MAX_MEMBERS)
+        return ShareGroup(GROUP, lambda: self.config, lambda: MAX_MEMBERS)
 
     def _rebuild(self, log: Iterable[Change]) -> None:
         self.group = self._new_group()

@@ -50,7 +50,7 @@ class Host:
         self.group = self._new_group()
 
     def _new_group(self) -> StreamsGroup:
-        return StreamsGroup(GROUP, lambda: self.settings, max_members=10)
+        return StreamsGroup(GROUP, lambda: self.settings, max_members=lambda: 10)
 
     def ask(self, request: StreamsHeartbeatRequest) -> Answer:
         """Store the changes of a request and return its reply."""

@@ -289,7 +289,7 @@ class TestStoring:
         assert dict(host.group.snapshot()) == newest
 
     def test_records_of_unknown_kinds_are_ignored(self, host: Host) -> None:
-        group = ConsumerGroup(GROUP, ConsumerGroupSettings, str)
+        group = ConsumerGroup(GROUP, ConsumerGroupSettings, lambda: 1, str)
         group.replay(("consumer-group", GROUP, "mood", "m1"), b"\x00")
         group.replay(("consumer-group", GROUP, "mood", "m1", "more"), b"\x00")
         assert group.loaded(0) == []

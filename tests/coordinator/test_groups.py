@@ -37,6 +37,8 @@ from alpacamq.coordinator.messages import (
 )
 from alpacamq.coordinator.rebalances import KEPT, RebalancesReply, RebalancesRequest
 from alpacamq.coordinator.records import key
+from alpacamq.coordinator.share.messages import ShareHeartbeatRequest
+from alpacamq.coordinator.streams.messages import StreamsHeartbeatRequest, Subtopology, Tasks, Topology
 from alpacamq.model.errors import (
     AlpacaError,
     FencedProducer,
@@ -183,6 +185,46 @@ def test_a_full_group_accepts_only_rejoins() -> None:
     assert host.error_of(joining(require_known_member_id=True)) is GroupMaxSizeReached
     assert host.error_of(joining(instance_id="i")) is GroupMaxSizeReached
     assert isinstance(host.ask(joining(member_id=member.member_id)), JoinReply)
+
+
+def test_a_tenant_can_allow_its_groups_fewer_members_at_any_time() -> None:
+    host = GroupHost(NO_DELAY)
+    member = member_of(host)
+    host.member_limit = 1
+    assert host.error_of(joining()) is GroupMaxSizeReached
+    host.restart()
+    assert host.error_of(joining()) is GroupMaxSizeReached
+    assert isinstance(host.ask(joining(member_id=member.member_id)), JoinReply)
+    host.member_limit = 2
+    assert host.error_of(joining(require_known_member_id=True)) is MemberIdRequired
+
+
+@pytest.mark.parametrize("kind", [ConsumerHeartbeatRequest, ShareHeartbeatRequest, StreamsHeartbeatRequest])
+def test_the_member_limit_of_a_tenant_holds_for_every_kind_of_group(kind: Any) -> None:
+    host = GroupHost(member_limit=1)
+    topology = Topology(epoch=0, subtopologies=(Subtopology(id="0", source_topics=("orders",)),))
+    fields: dict[type[Any], dict[str, Any]] = {
+        ConsumerHeartbeatRequest: {
+            "rebalance_timeout_ms": 1000,
+            "subscribed_topics": ("orders",),
+            "owned": {},
+        },
+        ShareHeartbeatRequest: {"subscribed_topics": ("orders",)},
+        StreamsHeartbeatRequest: {
+            "rebalance_timeout_ms": 9,
+            "topology": topology,
+            "process_id": "p",
+            "owned": Tasks(),
+        },
+    }
+
+    def joins(member_id: str) -> Any:
+        return host.ask(kind(group=GROUP, member_id=member_id, member_epoch=0, **fields[kind]))
+
+    assert not isinstance(joins("first"), AlpacaError)
+    assert isinstance(joins("second"), GroupMaxSizeReached)
+    host.member_limit = None
+    assert not isinstance(joins("second"), AlpacaError)
 
 
 def test_reserved_ids_count_towards_the_member_limit() -> None:

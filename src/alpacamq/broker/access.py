@@ -332,6 +332,11 @@ class Access:
         known = None if tenant is None else self._metadata.image.tenants.get(tenant)
         return "" if known is None or known.is_active else known.refusal
 
+    def check_active(self, caller: Caller) -> None:
+        """Raise ClusterNotAuthorized for a client of a tenant that is suspended or disabled."""
+        if refusal := self._refusal(caller):
+            raise ClusterNotAuthorized(refusal)
+
     def check_admitted(self, caller: Caller) -> None:
         """Raise AuthenticationFailed for a client of a tenant that is disabled."""
         tenant = self.tenant_of(caller)
@@ -345,18 +350,18 @@ class Access:
         known = None if tenant is None else self._metadata.image.tenants.get(tenant)
         return None if known is None else known.limits.connections
 
-    def check_rules(self, caller: Caller, operation: Operation) -> str:
-        """Return the tenant whose rules a client may see or change; empty for the rules without a tenant.
+    def check_whole(self, caller: Caller, operation: Operation) -> str:
+        """Return the tenant to the whole of which a client may do something; empty without a tenant.
 
-        Raises ClusterNotAuthorized if it may not.
+        That is the right to the cluster in the rules of the tenant. Raises ClusterNotAuthorized.
         """
         if (tenant := self.tenant_of(caller)) is None:
             self.check_cluster(caller, operation)
             return ""
         is_in_scope = caller.key is None or caller.key.allows(operation)
-        if not is_in_scope or not self._wall(tenant).may_rules(caller, operation):
+        if not is_in_scope or not self._wall(tenant).may_whole(caller, operation):
             raise ClusterNotAuthorized(
-                self._refusal(caller) or f"{operation.name} is not allowed on the rules of the tenant"
+                self._refusal(caller) or f"{operation.name} is not allowed on the tenant"
             )
         return tenant
 
@@ -704,8 +709,8 @@ class TenantWall:
         authorizer = self._authorizer
         return authorizer is None or authorizer.may_any(caller.name, caller.host, operation, kind)
 
-    def may_rules(self, caller: Caller, operation: Operation) -> bool:
-        """Return whether a member may see or change the rules of the tenant."""
+    def may_whole(self, caller: Caller, operation: Operation) -> bool:
+        """Return whether a member may do something to the tenant as a whole, such as see its rules."""
         authorizer, kind = self._authorizer, ResourceType.CLUSTER
         return self._is_active and (
             authorizer is None or authorizer.may(caller.name, caller.host, operation, kind, CLUSTER_NAME)

@@ -26,6 +26,7 @@ from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.coordinator.streams.messages import CreateInternalTopics, InternalTopicsFailed
 from alpacamq.model.errors import AlpacaError, TopicExists
 from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
+from alpacamq.model.names import split_id
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from alpacamq.queues.messages import QueueId
@@ -240,8 +241,17 @@ class Groups:
     def _coordinator(self, _partition: Partition) -> GroupCoordinator:
         settings = self._settings
         return GroupCoordinator(
-            settings.groups, settings.consumer_groups, self._subscribable, lambda: str(uuid4())
+            settings.groups,
+            settings.consumer_groups,
+            self._subscribable,
+            lambda: str(uuid4()),
+            self._member_limit,
         )
+
+    def _member_limit(self, group: str) -> int | None:
+        """Return how many members the tenant of a group allows it; None without a limit."""
+        tenant = self._topics.image.tenants.get(split_id(group)[0] or "")
+        return None if tenant is None else tenant.limits.group_members
 
     def _perform(self, host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
         for effect in effects:

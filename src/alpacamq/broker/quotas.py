@@ -4,7 +4,7 @@ A change of quotas is in force with the next request.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -20,6 +20,7 @@ from alpacamq.security.quotas import (
     QuotaTable,
     bucket_of,
 )
+from alpacamq.security.tenants import TenantLimits
 from alpacamq.telemetry.logs import get_logger
 
 from .access import Caller
@@ -33,6 +34,15 @@ MAX_KEPT = 10_000
 RETRY_MS = 1000
 # Logged no more often than this, for all clients together.
 REPORT_SECONDS = 10.0
+# The rates of a tenant, by quota.
+TENANT_RATES: Mapping[QuotaKey, Callable[[TenantLimits], int | None]] = {
+    QuotaKey.PRODUCE: lambda limits: limits.produce_bytes_per_second,
+    QuotaKey.FETCH: lambda limits: limits.fetch_bytes_per_second,
+    QuotaKey.PRODUCE_MESSAGES: lambda limits: limits.produce_messages_per_second,
+    QuotaKey.FETCH_MESSAGES: lambda limits: limits.fetch_messages_per_second,
+}
+# The size of a message, as long as no client of a tenant has fetched one.
+MESSAGE_BYTES = 100
 
 
 class _Identity(NamedTuple):
@@ -42,12 +52,13 @@ class _Identity(NamedTuple):
     user: str = ""
     client_id: str = ""
     address: str = ""
+    tenant: str = ""
 
 
 class Limit:
     """A quota and how much of it is used, by all the clients that share it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_now", "_quotas", "identity", "value")
+    __slots__ = ("__weakref__", "_bucket", "_now", "_quotas", "identity", "message_bytes", "value")
 
     def __init__(self, identity: _Identity, value: float, quotas: "Quotas") -> None:
         self.identity = identity
@@ -55,6 +66,8 @@ class Limit:
         self._quotas = quotas
         self._now = quotas.now
         self._bucket = bucket_of(identity.key, value, quotas.now())
+        # Of a quota of messages: the size of the last ones.
+        self.message_bytes: float = MESSAGE_BYTES
 
     def charge(self, amount: float) -> int:
         """Count an amount; return how long the client has to be throttled, in milliseconds."""
@@ -91,6 +104,49 @@ def _milliseconds(seconds: float) -> int:
     return -int(-seconds * 1000 // 1)  # rounded up: afterwards it is over
 
 
+class TrafficLimit:
+    """The limits of what a client writes, or of what it reads: its quota, and the rates of its tenant."""
+
+    __slots__ = ("of_bytes", "of_messages")
+
+    def __init__(self, of_bytes: Sequence[Limit], of_messages: Limit | None) -> None:
+        self.of_bytes = of_bytes
+        self.of_messages = of_messages
+
+    def charge(self, size_bytes: int, messages: int) -> int:
+        """Count bytes and messages; return how long the client has to be throttled, in milliseconds."""
+        throttle_ms = 0
+        for limit in self.of_bytes:
+            throttle_ms = max(throttle_ms, limit.charge(size_bytes))
+        if self.of_messages is not None and messages:
+            throttle_ms = max(throttle_ms, self.of_messages.charge(messages))
+            if size_bytes:
+                self.of_messages.message_bytes = size_bytes / messages
+        return throttle_ms
+
+    def wait_ms(self) -> int:
+        """Return how long the client has to wait for what it has used already."""
+        return max(limit.wait_ms() for limit in self._all)
+
+    def check(self) -> None:
+        """Raise QuotaExceeded if the client has to wait."""
+        for limit in self._all:
+            limit.check()
+
+    @property
+    def _all(self) -> Sequence[Limit]:
+        return self.of_bytes if self.of_messages is None else (*self.of_bytes, self.of_messages)
+
+    @property
+    def burst_bytes(self) -> int:
+        """The bytes that one request should not exceed, at least 1."""
+        bursts = [limit.burst for limit in self.of_bytes]
+        if self.of_messages is not None:
+            # Messages are counted when they have been read: as many as fit, if they are like the last ones.
+            bursts.append(max(1, int(self.of_messages.burst * self.of_messages.message_bytes)))
+        return min(bursts)
+
+
 class ClientLimits:
     """The quotas of one client; None where it has none."""
 
@@ -102,9 +158,12 @@ class ClientLimits:
         # The name of the principal, with its type.
         self.user = user
         self.client_id = client_id
-        self.produce, self.fetch, self.request, self.mutation = (
+        produce, fetch, self.request, self.mutation = (
             quotas.limit(key, user, client_id) for key in CLIENT_KEYS
         )
+        tenant = quotas.tenant_limits(user)
+        self.produce = _traffic(produce, tenant, QuotaKey.PRODUCE, QuotaKey.PRODUCE_MESSAGES)
+        self.fetch = _traffic(fetch, tenant, QuotaKey.FETCH, QuotaKey.FETCH_MESSAGES)
 
     @property
     def is_current(self) -> bool:
@@ -114,6 +173,14 @@ class ClientLimits:
     def is_of(self, user: str, client_id: str | None) -> bool:
         """Return whether these are still the quotas of a client."""
         return self._epoch == self._quotas.epoch and self.client_id == client_id and self.user == user
+
+
+def _traffic(
+    own: Limit | None, tenant: Mapping[QuotaKey, Limit], of_bytes: QuotaKey, of_messages: QuotaKey
+) -> TrafficLimit | None:
+    limits = [limit for limit in (own, tenant.get(of_bytes)) if limit is not None]
+    messages = tenant.get(of_messages)
+    return TrafficLimit(limits, messages) if limits or messages is not None else None
 
 
 class ThrottleStats:
@@ -132,9 +199,12 @@ class Quotas:
         self.now = now
         # Counted up with every change.
         self.epoch = 0
-        # Whether there is any quota of users or client ids, and any of the connections of users.
+        # Whether there is any quota of users or client ids, or rate of a tenant, and any quota of the
+        # connections of users.
         self.is_active = False
         self.limits_connections = False
+        # The rates of tenants that have some.
+        self._tenant_rates: Mapping[str, Mapping[QuotaKey, float]] = {}
         self._limits: WeakValueDictionary[_Identity, Limit] = WeakValueDictionary()
         self._kept: OrderedDict[_Identity, Limit] = OrderedDict()
         # Of clients without a connection of their own here, by user.
@@ -151,13 +221,26 @@ class Quotas:
         metadata.subscribe(self._metadata_changed)
 
     def _metadata_changed(self, delta: Delta) -> None:
-        if delta.quotas:
+        if delta.quotas or (delta.security and self._have_rates_changed()):
             self._load()
+
+    def _have_rates_changed(self) -> bool:
+        """Return whether tenants with rates, or perhaps their members, have changed."""
+        return bool(self._tenant_rates) or bool(self._rates_of_tenants())
+
+    def _rates_of_tenants(self) -> dict[str, Mapping[QuotaKey, float]]:
+        found: dict[str, Mapping[QuotaKey, float]] = {}
+        for tenant in self._metadata.image.tenants.values():
+            values = {key: rate(tenant.limits) for key, rate in TENANT_RATES.items()}
+            if rates := {key: float(value) for key, value in values.items() if value is not None}:
+                found[tenant.id] = rates
+        return found
 
     def _load(self) -> None:
         self._table = QuotaTable(self._metadata.image.quotas.values())
         self.epoch += 1
-        self.is_active = self._table.limits_clients
+        self._tenant_rates = self._rates_of_tenants()
+        self.is_active = self._table.limits_clients or bool(self._tenant_rates)
         self.limits_connections = self._table.limits_connections
         self._of_users.clear()
         for identity, limit in list(self._limits.items()):
@@ -167,6 +250,8 @@ class Quotas:
                 self._kept.pop(identity, None)
 
     def _value(self, identity: _Identity) -> float | None:
+        if identity.tenant:
+            return self._tenant_rates.get(identity.tenant, {}).get(identity.key)
         if identity.address:
             return self._table.of_address(identity.key, identity.address)
         applied = self._table.of_client(identity.key, identity.user, identity.client_id)
@@ -203,6 +288,14 @@ class Quotas:
             return None
         return self._limit(_Identity(key, applied.user, applied.client_id), applied.rate)
 
+    def tenant_limits(self, user: str) -> Mapping[QuotaKey, Limit]:
+        """Return the rates of the tenant of a principal, with what all its clients have used of them."""
+        if not self._tenant_rates or (member := self._metadata.image.members.get(user)) is None:
+            return {}
+        tenant = member.tenant
+        rates = self._tenant_rates.get(tenant, {})
+        return {key: self._limit(_Identity(key, tenant=tenant), rate) for key, rate in rates.items()}
+
     def _limit(self, identity: _Identity, value: float) -> Limit:
         limit = self._limits.get(identity)
         if limit is None or limit.value != value:
@@ -228,6 +321,7 @@ class Quotas:
                 user=identity.user,
                 client_id=identity.client_id,
                 address=identity.address,
+                tenant=identity.tenant,
                 throttle_ms=_milliseconds(seconds),
                 requests=self._unreported,
             )

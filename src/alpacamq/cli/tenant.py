@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from alpacamq.wire.tenants import TenantDescription
 
 LIMITS = (
-    "topics", "partitions", "storage_bytes", "message_bytes", "connections", "groups", "retention_ms",
-    "delay_ms",
+    "topics", "partitions", "storage_bytes", "message_bytes", "connections", "groups", "group_members",
+    "retention_ms", "delay_ms", "produce_bytes_per_second", "fetch_bytes_per_second",
+    "produce_messages_per_second", "fetch_messages_per_second",
 )  # fmt: skip
 _STATUSES = {"suspend": "suspended", "disable": "disabled", "activate": "active"}
 

@@ -34,6 +34,9 @@ from .streams.records import STREAMS
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
+# Returns how many members a group may have by the limits of its tenant; None without one.
+MemberLimit: TypeAlias = Callable[[str], int | None]
+
 EXPIRY_CHECK_MS = 600_000
 # Expiry checks every offset of a group; many more in one tick would delay heartbeats.
 _OFFSETS_PER_TICK = 10_000
@@ -49,12 +52,14 @@ class GroupDirectory:
         offsets: Offsets,
         configs: GroupConfigs,
         new_id: Callable[[], str],
+        member_limit: MemberLimit,
     ) -> None:
         self._settings = settings
         self._consumer_settings = consumer_settings
         self._offsets = offsets
         self._configs = configs
         self._new_id = new_id
+        self._member_limit = member_limit
         self._groups: dict[str, Group] = {}
         self._with_members: set[str] = set()
         self._waiting: dict[object, str] = {}
@@ -96,7 +101,7 @@ class GroupDirectory:
             kind = "streams" if isinstance(group, StreamsGroup) else "consumer"
             raise InconsistentGroupProtocol(f"group {group_id!r} has members of the {kind} protocol")
         self._check_room(group_id)
-        return ClassicGroup(group_id, self._settings, self._new_id)
+        return self._new_classic(group_id)
 
     def open_consumer(self, group_id: str) -> ConsumerGroup:
         """Return the consumer group, or a new one, which `settle` adds."""
@@ -247,7 +252,7 @@ class GroupDirectory:
                     del self._groups[group_id]
                 return
             if not isinstance(group, ClassicGroup):
-                group = self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
+                group = self._groups[group_id] = self._new_classic(group_id)
             group.replay(kind, value)
 
     def loaded(self, now_ms: int) -> Outcome:
@@ -258,7 +263,7 @@ class GroupDirectory:
                 del self._groups[group_id]
         for group_id in self._offsets.groups():
             if group_id not in self._groups:
-                self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
+                self._groups[group_id] = self._new_classic(group_id)
         for group_id, group in self:
             out.changes += group.loaded(now_ms)
             self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)
@@ -271,18 +276,26 @@ class GroupDirectory:
             if (group := self._groups.get(group_id)) is not None:
                 yield from list(group.snapshot())
 
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        most = partial(self._max_members, group_id, self._settings.max_members)
+        return ClassicGroup(group_id, self._settings, most, self._new_id)
+
     def _new_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, partial(self._configs.consumer, group_id), self._new_id)
+        most = partial(self._max_members, group_id, self._consumer_settings.max_members)
+        return ConsumerGroup(group_id, partial(self._configs.consumer, group_id), most, self._new_id)
 
     def _new_share(self, group_id: str) -> ShareGroup:
-        return ShareGroup(
-            group_id, partial(self._configs.share, group_id), self._consumer_settings.max_members
-        )
+        most = partial(self._max_members, group_id, self._consumer_settings.max_members)
+        return ShareGroup(group_id, partial(self._configs.share, group_id), most)
 
     def _new_streams(self, group_id: str) -> StreamsGroup:
-        return StreamsGroup(
-            group_id, partial(self._configs.streams, group_id), self._consumer_settings.max_members
-        )
+        most = partial(self._max_members, group_id, self._consumer_settings.max_members)
+        return StreamsGroup(group_id, partial(self._configs.streams, group_id), most)
+
+    def _max_members(self, group_id: str, most: int) -> int:
+        """Return how many members a group may have: `most`, or fewer by the limit of its tenant."""
+        limit = self._member_limit(group_id)
+        return most if limit is None else min(most, limit)
 
     def _check_room(self, group_id: str) -> None:
         if group_id not in self._groups and len(self._groups) >= self._settings.max_groups:

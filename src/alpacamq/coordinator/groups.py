@@ -25,7 +25,7 @@ from .consumer.messages import (
     ConsumerHeartbeatRequest,
     TopicsView,
 )
-from .directory import Group, GroupDirectory
+from .directory import Group, GroupDirectory, MemberLimit
 from .messages import (
     NO_GENERATION,
     Accepted,
@@ -117,12 +117,15 @@ class GroupCoordinator(HandlesOneByOne):
         consumer_settings: ConsumerGroupSettings,
         topics: TopicsView,
         new_id: Callable[[], str],
+        member_limit: MemberLimit = lambda _group: None,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._offsets = Offsets(settings.offsets_retention_ms)
         self._configs = GroupConfigs(consumer_settings)
-        self._groups = GroupDirectory(settings, consumer_settings, self._offsets, self._configs, new_id)
+        self._groups = GroupDirectory(
+            settings, consumer_settings, self._offsets, self._configs, new_id, member_limit
+        )
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
         """Reply when the generation is complete, or at once with MemberIdRequired to a new member."""

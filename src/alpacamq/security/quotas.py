@@ -28,7 +28,7 @@ _EPSILON = 1e-6
 class QuotaKey(StrEnum):
     """What a quota limits, by its name in Kafka.
 
-    `connection_count` is ours, and so are quotas of the connections of users.
+    `connection_count`, quotas of the connections of users, and rates of messages are ours.
     """
 
     PRODUCE = "producer_byte_rate"
@@ -37,6 +37,9 @@ class QuotaKey(StrEnum):
     MUTATION = "controller_mutation_rate"
     CONNECTION_RATE = "connection_creation_rate"
     CONNECTION_COUNT = "connection_count"
+    # Of tenants only.
+    PRODUCE_MESSAGES = "producer_message_rate"
+    FETCH_MESSAGES = "consumer_message_rate"
 
 
 class _Form(NamedTuple):
@@ -58,6 +61,8 @@ _FORMS: Mapping[QuotaKey, _Form] = {
     QuotaKey.MUTATION: _Form(_MAX_INT64, False, 1.0),
     QuotaKey.CONNECTION_RATE: _Form(_MAX_INT32, True, 1.0),
     QuotaKey.CONNECTION_COUNT: _Form(_MAX_INT32, True, 0.0),
+    QuotaKey.PRODUCE_MESSAGES: _Form(_MAX_INT64, True, 0.25),
+    QuotaKey.FETCH_MESSAGES: _Form(_MAX_INT64, True, 0.25),
 }
 # Keys of users and client ids, those of users alone, and those of addresses.
 CLIENT_KEYS = (QuotaKey.PRODUCE, QuotaKey.FETCH, QuotaKey.REQUEST, QuotaKey.MUTATION)

@@ -20,6 +20,15 @@ MAX_PRINCIPAL_LENGTH = 1000
 CLUSTER_OPERATIONS = frozenset({Operation.CREATE, Operation.IDEMPOTENT_WRITE})
 
 
+# Limits that are rates: a rate of 0 would never let anything pass.
+RATES = (
+    "produce_bytes_per_second",
+    "fetch_bytes_per_second",
+    "produce_messages_per_second",
+    "fetch_messages_per_second",
+)
+
+
 class TenantStatus(StrEnum):
     """Whether a tenant is served. A disabled one is refused at the login already."""
 
@@ -37,8 +46,15 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     message_bytes: int | None = None
     connections: int | None = None
     groups: int | None = None
+    # Of each group.
+    group_members: int | None = None
     retention_ms: int | None = None
     delay_ms: int | None = None
+    # On each broker, of all clients of the tenant together.
+    produce_bytes_per_second: int | None = None
+    fetch_bytes_per_second: int | None = None
+    produce_messages_per_second: int | None = None
+    fetch_messages_per_second: int | None = None
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +96,9 @@ def check_tenant(tenant: Tenant) -> None:
             )
     for name in TenantLimits.__struct_fields__:
         limit = getattr(tenant.limits, name)
-        if limit is not None and limit < 0:
-            raise InvalidTenant(f"the limit {name} must not be negative")
+        least = 1 if name in RATES else 0
+        if limit is not None and limit < least:
+            raise InvalidTenant(f"the limit {name} must be at least {least}")
 
 
 def check_member(principal: str) -> None:

@@ -274,6 +274,7 @@ THROTTLED = _counter(
 THROTTLE_SECONDS = _counter(
     "alpacamq_throttle_seconds_total", "Time for which clients were throttled because of a quota.", "quota"
 )
+TENANTS = _gauge("alpacamq_tenants", "Tenants of the cluster, by status.", "status")
 DELEGATION_TOKENS = _gauge("alpacamq_delegation_tokens", "Delegation tokens of the cluster.")
 SIGNING_KEYS = _gauge(
     "alpacamq_signing_keys", "Keys of the OAuth provider that bearer tokens are verified with."

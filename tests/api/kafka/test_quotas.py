@@ -563,7 +563,9 @@ def test_the_number_of_clients_that_are_remembered_is_bounded(
             quotas.of(caller, f"client-{number}")
         again = quotas.of(caller, "kept")
         assert again is not None
-        assert again.produce is in_use.produce
+        assert again.produce is not None
+        assert in_use.produce is not None
+        assert again.produce.of_bytes[0] is in_use.produce.of_bytes[0]
         return len(quotas._kept), sum(each.client_id.startswith("client-") for each in quotas._limits)
 
     kept, known = secured.call(use())

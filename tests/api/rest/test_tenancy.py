@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,17 +12,19 @@ import pytest
 from msgspec import inspect
 
 from alpacamq.api.http.messages import Response
-from alpacamq.api.rest.rights import NOT_FOR_TENANTS, RIGHTS
+from alpacamq.api.rest.rights import RIGHTS
 from alpacamq.api.rest.table import ROUTES
 from alpacamq.api.rest.tenancy import kind_of
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.model.ids import BrokerId
+from alpacamq.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.security.tenants import TenantLimits
 from alpacamq.telemetry.metrics import Metrics
+from tests.executed_lines import ExecutedLines
 
 from .test_rights import SAMPLES, Api
 
@@ -47,8 +50,8 @@ NOT_NAMES_OF_TYPES = {
     ("TraceSearch", "cursor"),
     ("TraceList", "cursor"),
 }
-ANNA, BORIS, ADMIN = (
-    "Basic " + b64encode(f"{name}:secret".encode()).decode() for name in ("anna", "boris", "admin")
+ANNA, BORIS, ADMIN, CARL = (
+    "Basic " + b64encode(f"{name}:secret".encode()).decode() for name in ("anna", "boris", "admin", "carl")
 )
 RED, BLUE = "crimson", "azure"
 # Only the first has it, in names of every kind.
@@ -57,7 +60,10 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def for_operators(key: str) -> bool:
-    return any(right.kind.name == "CLUSTER" and not right.or_on_cluster for right in RIGHTS[key])
+    return any(
+        right.kind.name == "CLUSTER" and not right.or_on_cluster and not right.or_on_tenant
+        for right in RIGHTS[key]
+    )
 
 
 def texts_of(described: inspect.Type, owner: tuple[type, str] | None) -> Iterator[tuple[type, str]]:
@@ -81,7 +87,7 @@ def texts_of(described: inspect.Type, owner: tuple[type, str] | None) -> Iterato
 def test_every_text_of_a_route_is_a_name_that_is_translated_or_known_not_to_be_one() -> None:
     for route in ROUTES:
         key = f"{route.method} {route.path}"
-        if for_operators(key) or key in NOT_FOR_TENANTS:
+        if for_operators(key):
             continue
         for kind in (route.parameters, *(route.body_shapes or (route.body,)), *route.answers):
             for owner, field in texts_of(inspect.type_info(kind), None):
@@ -167,9 +173,10 @@ async def test_lists_show_the_resources_of_the_tenant_under_their_own_names(api:
 
 @pytest.mark.parametrize("key", SAMPLES)
 async def test_every_route_answers_as_if_the_other_tenant_did_not_exist(api: Api, key: str) -> None:
-    """Names of the other tenant are as unknown as any."""
+    """Names of the other tenant are as unknown as any, and are looked up on the same path."""
     path, query, body = SAMPLES[key]
     method = key.partition(" ")[0]
+    executed: dict[str, list[tuple[str, int]]] = {}
 
     def renamed(topic: str) -> tuple[str, str, Any]:
         text = json.dumps([path, query, body]).replace("orders", topic)
@@ -180,11 +187,18 @@ async def test_every_route_answers_as_if_the_other_tenant_did_not_exist(api: Api
 
     async def sent(topic: str) -> Response:
         at, asked, content = renamed(topic)
-        return await api.ask(method, at, asked, content, authorization=BORIS)
+        recorder = ExecutedLines()
+        answer = await recorder.awaiting(api.ask(method, at, asked, content, authorization=BORIS))
+        executed[topic] = recorder.lines
+        return answer
 
     await populate(api, ANNA, SECRET, f"{SECRET}-team", "x")
+    await sent("third")  # what is made once is there
     found, unknown = await sent(SECRET), await sent("other")
     assert found.status == unknown.status, (found, unknown)
+    assert executed[SECRET]
+    if found.status >= 400 or method == "GET":
+        assert executed[SECRET] == executed["other"]
     if found.status >= 400:
         assert found.body.decode().replace(SECRET, "other") == unknown.body.decode()
     for answer in (found, unknown):
@@ -213,6 +227,34 @@ async def test_two_tenants_use_the_same_names_at_once(api: Api) -> None:
         assert RED not in json.dumps(trace)
     await ask(api, ANNA, "DELETE /topics/orders", status=204)
     assert (await ask(api, BORIS, "GET /topics/orders"))["name"] == "orders"
+
+
+async def test_a_trace_id_that_two_tenants_use_is_a_trace_of_each(api: Api) -> None:
+    """Clients choose trace ids: using one of another tenant neither shows nor hides its trace."""
+    for who, name in ((ANNA, SECRET), (BORIS, "orders")):
+        await populate(api, who, name, f"{name}-team", f"{name}-tx")
+    for who, name, other in ((ANNA, SECRET, "orders"), (BORIS, "orders", SECRET)):
+        alone = await ask(api, who, f"GET /traces/{TRACE}")
+        assert {each["topic"] for each in alone["events"]} <= {name, f"{name}.dlq"}
+        for request, query in (
+            ("/traces", ""),
+            ("/traces", f"topic={name}"),
+            ("/traces/search", f"trace_id={TRACE}"),
+            ("/traces/search", f"topic={name}&partition=0&offset=0"),
+        ):
+            traces = (await ask(api, who, f"GET {request}", query))["traces"]
+            (found,) = [each for each in traces if each["trace_id"] == TRACE]
+            assert found["topic"] == name, (request, query)
+            assert found["events"] == len(alone["events"]), (request, query)
+            assert other not in str(traces)
+            assert RED not in str(traces)
+        page = await ask(api, who, "GET /traces", "limit=1")
+        assert page["traces"][0]["topic"] == name
+        # Not even a cursor tells of traces of others.
+        ids = {each["trace_id"] for each in (await ask(api, who, "GET /traces"))["traces"]}
+        assert page["cursor"] is None or page["cursor"].rpartition(".")[2] in {"", *ids}
+        assert (await ask(api, who, "GET /traces", f"topic={other}"))["traces"] == []
+        assert (await ask(api, who, "GET /traces/search", f"topic={other}"))["traces"] == []
 
 
 async def test_a_member_continues_at_its_cursor(api: Api) -> None:
@@ -257,6 +299,125 @@ async def test_a_long_poll_ends_when_the_tenant_is_suspended(api: Api) -> None:
     await ask(api, ADMIN, "POST /admin/tenants/crimson/suspend", body={})
     await ask(api, ADMIN, "POST /topics/crimson:orders/messages", body={"value": "v"})
     assert (await poll).status == 403
+
+
+OF_TENANTS = re.compile(
+    r"alpacamq_(topics?|partitions|groups?|queues?|priority|metrics_series_dropped)(_|\b)"
+)
+
+
+async def metrics(api: Api, who: str) -> str:
+    answer = await api.ask("GET", "/metrics", authorization=who)
+    assert answer.status == 200, answer
+    return answer.body.decode()
+
+
+async def test_metrics_are_those_of_the_tenant_under_its_names(api: Api) -> None:
+    await populate(api, ANNA, SECRET, f"{SECRET}-team", f"{SECRET}-tx")
+    await populate(api, BORIS, "orders", "team", "tx")
+    await ask(api, ADMIN, "POST /topics", body={"name": "plain"}, status=201)
+    shown = await metrics(api, BORIS)
+    assert 'alpacamq_topic_messages{topic="orders"} 2' in shown
+    assert 'alpacamq_group_lag{group="team-3",topic="orders"} 1' in shown
+    assert 'alpacamq_queue_dead_lettered_total{group="team",topic="orders"} 1' in shown
+    assert "alpacamq_topics 2\n" in shown
+    for foreign in (SECRET, RED, BLUE, "plain", "__", "\x1f"):
+        assert foreign not in shown, foreign
+    names = {re.split(r"[ {]", line)[0] for line in shown.splitlines() if not line.startswith("#")}
+    assert names
+    assert [name for name in names if not OF_TENANTS.match(name)] == []
+    of_all = await metrics(api, ADMIN)
+    assert f'{{topic="{RED}:{SECRET}"}}' in of_all
+    assert 'alpacamq_tenants{status="active"} 2' in of_all
+
+
+async def test_metrics_of_a_tenant_need_a_right_in_its_rules(api: Api) -> None:
+    await api.broker.access.set_password("carl", "secret", (Mechanism.SHA_256,), DEFAULT_ITERATIONS)
+    await api.broker.access.add_member(RED, "User:carl", is_admin=False)
+    refused = await ask(api, CARL, "GET /metrics", status=403)
+    assert refused["detail"] == "DESCRIBE is not allowed on the tenant"
+    rule = Acl(
+        ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL, "User:carl", "*", Operation.DESCRIBE,
+        Permission.ALLOW, RED,
+    )  # fmt: skip
+    await api.broker.access.create_acls([rule])
+    await metrics(api, CARL)
+    await ask(api, ADMIN, f"POST /admin/tenants/{RED}/suspend", body={"reason": "invoice 17"})
+    for request in ("GET /metrics", "GET /topics", "GET /traces"):
+        assert "invoice 17" in (await ask(api, CARL, request, status=403))["detail"]
+
+
+async def test_health_is_shown_to_tenants_without_the_names_of_others(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = await ask(api, ANNA, "GET /healthz")
+    assert healthy["status"] == (await ask(api, ADMIN, "GET /healthz"))["status"] == "ok"
+    await ask(api, BORIS, "POST /topics", body={"name": "orders", "partitions": 1}, status=201)
+    (partition,) = api.broker.topics.ready_partitions_of(f"{BLUE}:orders").values()
+    monkeypatch.setattr(partition.log._health, "in_doubt", f"{BLUE}:orders-0 failed")
+    for path in ("/healthz", "/readyz?needs=writes"):
+        path, _, query = path.partition("?")
+        failing = {who: await ask(api, who, f"GET {path}", query, status=503) for who in (ANNA, BORIS, ADMIN)}
+        assert f"{BLUE}:orders" in str(failing[ADMIN])
+        assert BLUE not in str(failing[ANNA])
+        assert failing[ANNA] == failing[BORIS]
+        assert failing[ANNA]["checks"].keys() == failing[ADMIN]["checks"].keys()
+        assert failing[ANNA]["checks"]["disk"] == {"status": "failing"}
+
+
+@pytest.mark.parametrize("direction", ["produce", "fetch"])
+@pytest.mark.parametrize("unit", ["messages", "bytes"])
+async def test_clients_of_a_tenant_share_its_rates(
+    api: Api, direction: str, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1.0]
+    monkeypatch.setattr(api.broker.quotas, "now", lambda: clock[0])
+    await api.broker.access.set_password("carl", "secret", (Mechanism.SHA_256,), DEFAULT_ITERATIONS)
+    await api.broker.access.add_member(RED, "User:carl", is_admin=True)
+    for who in (ANNA, BORIS):
+        await ask(api, who, "POST /topics", body={"name": "orders", "partitions": 1}, status=201)
+        await ask(api, who, "POST /topics/orders/messages", body={"messages": [{"value": "v"}] * 9})
+    rate = {"messages": 36, "bytes": 4}[unit]
+    limits = {f"{direction}_{unit}_per_second": rate}
+    changed = await ask(api, ADMIN, f"PATCH /admin/tenants/{RED}", body={"limits": limits})
+    assert changed["limits"] == limits
+
+    async def use(who: str) -> Response:
+        if direction == "fetch":
+            return await api.ask("GET", "/topics/orders/messages", "limit=9", authorization=who)
+        body = {"messages": [{"value": "v"}] * 9}
+        return await api.ask("POST", "/topics/orders/messages", body=body, authorization=who)
+
+    # The burst, a quarter of a second, is spent by the first or second; members pay for each other.
+    assert (await use(ANNA)).status == 200
+    if unit == "messages":
+        assert (await use(CARL)).status == 200
+    refused = await use(ANNA)
+    assert (refused.status, (await use(CARL)).status) == (429, 429)
+    assert "Retry-After" in dict(refused.headers)
+    assert RED not in refused.body.decode()
+    for _ in range(3):
+        assert (await use(BORIS)).status == 200
+    if direction == "produce":
+        assert (await api.ask("GET", "/topics/orders/messages", authorization=ANNA)).status == 200
+    clock[0] += 1000
+    assert (await use(ANNA)).status == 200
+    await ask(api, ADMIN, f"PATCH /admin/tenants/{RED}", body={"limits": dict.fromkeys(limits)})
+    assert [(await use(CARL)).status for _ in range(3)] == [200] * 3
+    assert not api.broker.quotas.is_active
+
+
+async def test_a_group_of_a_tenant_has_as_many_members_as_its_limit_says(api: Api) -> None:
+    for who in (ANNA, BORIS):
+        await ask(api, who, "POST /topics", body={"name": "orders", "partitions": 2}, status=201)
+    await ask(api, ADMIN, f"PATCH /admin/tenants/{RED}", body={"limits": {"group_members": 1}})
+    body = {"topics": ["orders"]}
+    await ask(api, ANNA, "POST /groups/team/join", body=body)
+    refused = await ask(api, ANNA, "POST /groups/team/join", body=body, status=429)
+    assert refused["detail"] == "too many members in group 'team': the limit is 1"
+    await ask(api, ANNA, "POST /groups/other/join", body=body)
+    for _ in range(2):
+        await ask(api, BORIS, "POST /groups/team/join", body=body)
 
 
 async def test_limits_of_storage_and_delays(api: Api) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from alpacamq.api.http.messages import Response
+from alpacamq.api.sqs.app import SqsApi
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.commands import AlterTenant
 from alpacamq.security.principals import user
 from alpacamq.security.tenants import TenantLimits, TenantStatus
+from tests.executed_lines import ExecutedLines
 
 from .serving import Client, SqsBroker, served
 from .test_rights import ARN, SAMPLES, client_of
@@ -96,8 +99,20 @@ def test_names_arns_and_policies_have_no_tenant(anna: Client, boris: Client) -> 
 
 
 @pytest.mark.parametrize("action", SAMPLES)
-def test_a_queue_of_another_tenant_is_as_unknown_as_any(anna: Client, boris: Client, action: str) -> None:
+def test_a_queue_of_another_tenant_is_as_unknown_as_any(
+    anna: Client, boris: Client, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked up on the same path as well."""
+    executed: dict[str, ExecutedLines] = {}
+    serve = SqsApi._serve
+
     def answer(name: str) -> str:
+        executed[name] = lines = ExecutedLines()
+
+        async def recorded(*arguments: Any) -> Response:
+            return await lines.awaiting(serve(*arguments))
+
+        monkeypatch.setattr(SqsApi, "_serve", recorded)
         text = json.dumps(SAMPLES[action]).replace("orders", name).replace("new", name)
         try:
             return str(boris._make_api_call(action, json.loads(text)).get("QueueUrl", ""))
@@ -106,8 +121,16 @@ def test_a_queue_of_another_tenant_is_as_unknown_as_any(anna: Client, boris: Cli
 
     for name in ("secret", "secret-dead"):
         anna.create_queue(QueueName=name)
-    found, unknown = answer("secret"), answer("unknown")
-    assert found.replace("secret", "it") == unknown.replace("unknown", "it")
+    answer("earlier")  # what is made once is there
+    found, unknown = answer("secret"), answer("absent")
+    assert found.replace("secret", "it") == unknown.replace("absent", "it")
+    assert executed["secret"].lines
+    if action != "CreateQueue":
+        assert executed["secret"].lines == executed["absent"].lines
+    # For other actions the names are to be unknown again.
+    for url in boris.list_queues().get("QueueUrls", []):
+        if url.rpartition("/")[2] in executed:
+            boris.delete_queue(QueueUrl=url)
     assert RED not in found
     assert BLUE not in found
 
@@ -119,5 +142,36 @@ def test_a_suspended_tenant_is_denied(broker: SqsBroker, anna: Client) -> None:
     broker.ask(lambda asked: set_status(asked, TenantStatus.SUSPENDED))
     with pytest.raises(ClientError, match="invoice 17"):
         anna.create_queue(QueueName="late")
+    with pytest.raises(ClientError, match="invoice 17"):
+        anna.list_queues()
     broker.ask(lambda asked: set_status(asked, TenantStatus.ACTIVE))
     anna.create_queue(QueueName="late")
+
+
+@pytest.mark.parametrize("limit", ["produce_messages_per_second", "fetch_messages_per_second"])
+def test_a_tenant_sends_and_receives_as_many_messages_as_its_rates_allow(
+    broker: SqsBroker, anna: Client, boris: Client, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def set_limits(asked: Broker, limits: TenantLimits) -> None:
+        monkeypatch.setattr(asked.quotas, "now", lambda: 1.0)
+        await asked.access.alter_tenant(AlterTenant(id=RED, limits=limits))
+
+    broker.ask(lambda asked: set_limits(asked, TenantLimits(**{limit: 8})))
+    name = f"rates-{limit.replace('_', '-')}"
+    for client in (boris, anna):
+        url = client.create_queue(QueueName=name)["QueueUrl"]
+        entries = [{"Id": str(number), "MessageBody": "x"} for number in range(3)]
+        client.send_message_batch(QueueUrl=url, Entries=entries)
+
+    def again(client: Client) -> None:
+        if limit.startswith("produce"):
+            client.send_message(QueueUrl=url, MessageBody="x")
+            return
+        client.receive_message(QueueUrl=url, WaitTimeSeconds=5, MaxNumberOfMessages=10)
+        client.receive_message(QueueUrl=url)
+
+    with pytest.raises(ClientError) as refused:
+        again(anna)
+    assert refused.value.response["Error"]["Code"] == "RequestThrottled"
+    again(boris)
+    broker.ask(lambda asked: set_limits(asked, TenantLimits()))

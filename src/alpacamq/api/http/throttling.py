@@ -6,7 +6,7 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from alpacamq.broker.access import Caller
-from alpacamq.broker.quotas import ClientLimits, Limit, Quotas
+from alpacamq.broker.quotas import ClientLimits, Quotas, TrafficLimit
 from alpacamq.model.errors import QuotaExceeded
 from alpacamq.security.quotas import QuotaKey
 
@@ -41,10 +41,16 @@ def charge(
     if limits.request is not None:
         limits.request.charge(seconds)
     if (limit := _limit(limits, key)) is not None:
-        limit.charge(request_bytes if key is QuotaKey.PRODUCE else response_bytes)
+        limit.charge(request_bytes if key is QuotaKey.PRODUCE else response_bytes, 0)
 
 
-def _limit(limits: ClientLimits, key: QuotaKey | None) -> Limit | None:
+def charge_messages(limits: ClientLimits, key: QuotaKey | None, messages: int) -> None:
+    """Count the messages that a request has written or read."""
+    if (limit := _limit(limits, key)) is not None:
+        limit.charge(0, messages)
+
+
+def _limit(limits: ClientLimits, key: QuotaKey | None) -> TrafficLimit | None:
     if key is QuotaKey.PRODUCE:
         return limits.produce
     return limits.fetch if key is QuotaKey.FETCH else None

@@ -431,12 +431,18 @@ class PendingFetch:
         return woven(pieces, slices)
 
     def _charge(self, sent: list[Found]) -> int:
-        """Count the bytes of a response, and throttle the connection; return for how long."""
+        """Count bytes and messages of a response, and throttle the connection; return for how long.
+
+        Messages are counted by offsets: records are sent from the file, and not looked at.
+        """
         throttle_ms = self._connection.charge_time()
         limits = self._connection.limits
         if limits is not None and limits.fetch is not None:
             size = sum(part.fetched.records_bytes for part in sent)
-            throttle_ms = max(throttle_ms, limits.fetch.charge(size))
+            messages = sum(
+                part.records.next_offset - part.offset for part in sent if part.records is not None
+            )
+            throttle_ms = max(throttle_ms, limits.fetch.charge(size, messages))
         self._connection.mute(throttle_ms)
         return throttle_ms
 
@@ -599,7 +605,7 @@ class FetchRequests:
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
         if fetch_limit is not None:
-            call = call._replace(max_bytes=min(call.max_bytes, fetch_limit.burst))
+            call = call._replace(max_bytes=min(call.max_bytes, fetch_limit.burst_bytes))
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:

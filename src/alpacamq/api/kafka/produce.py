@@ -153,6 +153,7 @@ class PendingProduce:
         "_version",
         "awaits",
         "client_id",
+        "messages",
         "throttle_ms",
     )
 
@@ -178,6 +179,8 @@ class PendingProduce:
         self._missing = 1  # the request itself, until all its batches are staged
         self.awaits = Acks.ALL if call.acks == ACKS_ALL else Acks.LEADER
         self.client_id = header.client_id
+        # In its batches, by their headers.
+        self.messages = 0
         self.throttle_ms = 0
 
     def topic(self, key: bytes) -> list[Entry]:
@@ -356,10 +359,12 @@ def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> Parti
     )
 
 
-def _charge(connection: "Connection", limits: ClientLimits, size: int, throttle_ms: int) -> int:
-    """Count the bytes of a request, and throttle its connection; return for how long."""
-    if limits.produce is not None and (bytes_ms := limits.produce.charge(size)) > throttle_ms:
-        throttle_ms = bytes_ms
+def _charge(
+    connection: "Connection", limits: ClientLimits, size: int, messages: int, throttle_ms: int
+) -> int:
+    """Count the bytes and messages of a request, and throttle its connection; return for how long."""
+    if limits.produce is not None and (used_ms := limits.produce.charge(size, messages)) > throttle_ms:
+        throttle_ms = used_ms
     if throttle_ms:
         connection.mute(throttle_ms)
     return throttle_ms
@@ -394,7 +399,7 @@ class ProduceRequests:
             pass
         if (limits := connection.limits) is not None:
             throttle_ms = 0 if limits.request is None else connection.charge_time()
-            pending.throttle_ms = _charge(connection, limits, len(frame), throttle_ms)
+            pending.throttle_ms = _charge(connection, limits, len(frame), pending.messages, throttle_ms)
         if deferred:
             connection.hold()
             connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
@@ -426,7 +431,7 @@ class ProduceRequests:
             await self._append_in_slices(pending, header.api_version, call, deferred, work)
             if (limits := connection.limits) is not None:
                 throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
-                pending.throttle_ms = _charge(connection, limits, len(frame), throttle_ms)
+                pending.throttle_ms = _charge(connection, limits, len(frame), pending.messages, throttle_ms)
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -472,6 +477,7 @@ class ProduceRequests:
                     if not records:
                         raise InvalidRecord(f"the request has no batch for partition {index}")
                     data, batch = admit(records, partition.config, now_ms)
+                    pending.messages += batch.record_count
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
                         raise UnsupportedCompression(f"zstd requires Produce version {_ZSTD_FROM} or later")
                     joins = _joins_transaction(call, partition, batch)

@@ -9,8 +9,8 @@ import os
 import platform
 import resource
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from pathlib import Path
@@ -26,10 +26,12 @@ from alpacamq.coordinator.groups import GroupStats
 from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.names import id_of, topic_of
 from alpacamq.model.topics import TRANSACTIONS_TOPIC
 from alpacamq.queues.messages import DescribeReply, QueueId
+from alpacamq.security.tenants import TenantStatus
 from alpacamq.telemetry import metrics_catalogue as m
-from alpacamq.telemetry.metrics import Metrics
+from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 from alpacamq.wire.queues import QueueTotals
 
 from . import requests
@@ -39,6 +41,35 @@ from .stats import lanes_of, stats_of, totals_of
 
 # No topic can have this name.
 OTHER = "(other)"
+# Tenants whose selections are kept; those of the least recently collected are made again.
+MAX_TENANTS = 100
+
+
+class Scope:
+    """The resources to collect: all, under their stored names, or those of a tenant, under its names."""
+
+    def __init__(self, tenant: str | None = None) -> None:
+        self._topic_prefix = "" if tenant is None else topic_of(tenant, "")
+        self._id_prefix = "" if tenant is None else id_of(tenant, "")
+
+    def has_topic(self, stored: str) -> bool:
+        return stored.startswith(self._topic_prefix)
+
+    def has_group(self, stored: str) -> bool:
+        return stored.startswith(self._id_prefix)
+
+    def topic(self, stored: str) -> str:
+        """Return the name of a topic of this scope."""
+        return stored[len(self._topic_prefix) :]
+
+    def group(self, stored: str) -> str:
+        """Return the name of a group of this scope."""
+        return stored[len(self._id_prefix) :]
+
+    def queue(self, stored: QueueId) -> tuple[str, str]:
+        """Return the names of the group and the topic of a queue of this scope."""
+        return self.group(stored.group), self.topic(stored.topic)
+
 
 K = TypeVar("K", bound=Hashable)
 
@@ -96,7 +127,7 @@ class OldestMessages:
         self._broker = broker
         self._written_ms: dict[_Place, int] = {}
 
-    async def ages(self, queues: Iterable[DescribeReply]) -> dict[Labels, float]:
+    async def ages(self, queues: Iterable[DescribeReply]) -> dict[QueueId, float]:
         """Return the age in seconds of the oldest message by queue, 0 for an empty queue."""
         places = {queue.queue: _places(queue) for queue in queues}
         wanted = {place for each in places.values() for place in each}
@@ -106,7 +137,7 @@ class OldestMessages:
                 known[place] = written_ms
         self._written_ms = known
         now_ms = self._broker.clock.now_ms()
-        ages: dict[Labels, float] = {}
+        ages: dict[QueueId, float] = {}
         for queue, of_queue in places.items():
             first_ms = min((known[place] for place in of_queue if place in known), default=now_ms)
             ages[queue] = max(now_ms - first_ms, 0) / 1000
@@ -161,15 +192,18 @@ _QUEUE_COUNTS = {
 class QueueCollector:
     """Metrics of all queues; the longest have series of their own, including lanes and ages."""
 
-    def __init__(self, broker: Broker, limit: int) -> None:
+    def __init__(self, broker: Broker, limit: int, scope: Scope) -> None:
         self._broker = broker
+        self._scope = scope
         self._selection: Selection[QueueId] = Selection(limit)
         self._remainder: Remainder[QueueId] = Remainder(len(_QUEUE_COUNTS))
         self._oldest = OldestMessages(broker)
 
     async def collect(self, text: Exposition) -> int:
         """Add all metrics; return how many queues have no series of their own."""
-        queues = {each.queue: each for each in await self._broker.queues.stats()}
+        scope, label = self._scope, self._scope.queue
+        found_queues = await self._broker.queues.stats()
+        queues = {each.queue: each for each in found_queues if scope.has_group(each.queue.group)}
         totals = {queue: totals_of([stats]) for queue, stats in queues.items()}
         lengths = {queue: each.ready + each.in_flight for queue, each in totals.items()}
         chosen = await self._selection.choose(lengths)
@@ -177,19 +211,20 @@ class QueueCollector:
         others = queues.keys() - chosen
         text.one(m.QUEUES, len(queues))
         for metric, name in _QUEUE_LEVELS.items():
-            samples: dict[Labels, float] = {queue: getattr(totals[queue], name) for queue in shown}
+            samples: dict[Labels, float] = {label(queue): getattr(totals[queue], name) for queue in shown}
             if others:
                 samples[OTHER, OTHER] = sum(getattr(totals[queue], name) for queue in others)
             text.add(metric, samples)
         sums = self._remainder.add_up({queue: _counts(totals[queue]) for queue in others})
         for place, (metric, name) in enumerate(_QUEUE_COUNTS.items()):
-            samples = {queue: getattr(totals[queue], name) for queue in shown}
+            samples = {label(queue): getattr(totals[queue], name) for queue in shown}
             if others or any(sums):
                 samples[OTHER, OTHER] = sums[place]
             text.add(metric, samples)
         found = [queues[queue] for queue in shown]
-        text.add(m.QUEUE_OLDEST, await self._oldest.ages(found))
-        _lanes(text, found)
+        ages = await self._oldest.ages(found)
+        text.add(m.QUEUE_OLDEST, {label(queue): age for queue, age in ages.items()})
+        _lanes(text, found, label)
         return len(others)
 
 
@@ -197,9 +232,13 @@ def _counts(totals: QueueTotals) -> Sequence[int]:
     return [getattr(totals, name) for name in _QUEUE_COUNTS.values()]
 
 
-def _lanes(text: Exposition, found: Sequence[DescribeReply]) -> None:
+def _lanes(
+    text: Exposition, found: Sequence[DescribeReply], label: Callable[[QueueId], tuple[str, str]]
+) -> None:
     lanes = {
-        (*queue.queue, lane): stats for queue in found for lane, stats in lanes_of(queue.partitions).items()
+        (*label(queue.queue), lane): stats
+        for queue in found
+        for lane, stats in lanes_of(queue.partitions).items()
     }
     text.add(m.LANE_READY, {labels: each.ready for labels, each in lanes.items()})
     text.add(m.LANE_IN_FLIGHT, {labels: each.in_flight for labels, each in lanes.items()})
@@ -245,8 +284,9 @@ _TOPIC_COUNTS = (
 class TopicCollector:
     """Metrics of all topics; the largest have series of their own."""
 
-    def __init__(self, broker: Broker, limit: int) -> None:
+    def __init__(self, broker: Broker, limit: int, scope: Scope) -> None:
         self._topics = broker.topics
+        self._scope = scope
         self._selection: Selection[str] = Selection(limit)
         self._remainder: Remainder[str] = Remainder(len(_Counts()))
 
@@ -261,18 +301,22 @@ class TopicCollector:
         if others or any(sums):
             levels[OTHER] = _Levels(*map(sum, zip(*(found[name][0] for name in others), strict=True)))
             counts[OTHER] = _Counts(*sums)
+
+        def label(name: str) -> str:
+            return name if name == OTHER else self._scope.topic(name)
+
         text.one(m.TOPICS, len(found))
         text.one(m.PARTITIONS, sum(each.partitions for each, _ in found.values()))
         for place, metric in enumerate(_TOPIC_LEVELS):
-            text.add(metric, {(name,): each[place] for name, each in levels.items()})
+            text.add(metric, {(label(name),): each[place] for name, each in levels.items()})
         for place, metric in enumerate(_TOPIC_COUNTS):
-            text.add(metric, {(name,): each[place] for name, each in counts.items()})
+            text.add(metric, {(label(name),): each[place] for name, each in counts.items()})
         return len(others)
 
     async def _stats(self) -> dict[str, tuple[_Levels, _Counts]]:
         found: dict[str, tuple[_Levels, _Counts]] = {}
         looked_at = 0
-        for name in list(self._topics.image.topics):
+        for name in list(filter(self._scope.has_topic, self._topics.image.topics)):
             # What each broker leads adds up to the cluster. Counters stay when a leader moves: they would
             # jump otherwise.
             replicas = self._topics.replicas_of(name)
@@ -345,8 +389,9 @@ _OFFSETS_AT_ONCE = 1000
 class GroupCollector:
     """Metrics of all groups; those with the largest lag have series of their own."""
 
-    def __init__(self, broker: Broker, limit: int) -> None:
+    def __init__(self, broker: Broker, limit: int, scope: Scope) -> None:
         self._broker = broker
+        self._scope = scope
         self._groups: Selection[str] = Selection(limit)
         self._lags: Selection[tuple[str, str]] = Selection(limit)
 
@@ -359,7 +404,9 @@ class GroupCollector:
         looked_at = 0
         async for some in self._broker.groups.stats():
             for each in some:
-                name = each.group.group
+                if not self._scope.has_group(each.group.group):
+                    continue
+                name = self._scope.group(each.group.group)
                 states[(each.group.state,)] += 1
                 sizes[name] = each.members, each.rebalances
                 by_topic = self._lags_of(each)
@@ -390,11 +437,12 @@ class GroupCollector:
         lags: dict[str, int] = {}
         for (topic, index), committed in group.committed.items():
             # To clients, a negative offset is none.
-            is_set = committed.offset >= 0
+            is_set = committed.offset >= 0 and self._scope.has_topic(topic)
             # By id: the topic may have been deleted and created again.
             if is_set and (partition := find(committed.topic_id.bytes, index)) is not None:
                 behind = max(partition.high_watermark - committed.offset, 0)
-                lags[topic] = lags.get(topic, 0) + behind
+                name = self._scope.topic(topic)
+                lags[name] = lags.get(name, 0) + behind
         return lags
 
 
@@ -439,6 +487,8 @@ def _collect_metadata(text: Exposition, broker: Broker) -> None:
     text.add(m.THROTTLED, {(str(key),): count for key, count in stats.requests.items()})
     text.add(m.THROTTLE_SECONDS, {(str(key),): seconds for key, seconds in stats.seconds.items()})
     text.one(m.DELEGATION_TOKENS, len(metadata.image.delegation_tokens))
+    statuses = Counter(str(tenant.status) for tenant in metadata.image.tenants.values())
+    text.add(m.TENANTS, {(str(status),): statuses[status] for status in TenantStatus})
     if access.tokens is not None:
         text.one(m.SIGNING_KEYS, len(access.tokens.keys.current))
         text.one(m.SIGNING_KEY_FAILURES, access.tokens.keys.failures)
@@ -500,6 +550,24 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.one(m.OLDEST_TRANSACTION, max(now_ms - oldest_ms, 0) / 1000)
 
 
+class NamedCollectors:
+    """Metrics of topics, groups and queues: all, or those of a tenant."""
+
+    def __init__(self, broker: Broker, limits: SeriesLimits, tenant: str | None = None) -> None:
+        scope = Scope(tenant)
+        self._topics = TopicCollector(broker, limits.max_topics, scope)
+        self._groups = GroupCollector(broker, limits.max_groups, scope)
+        self._queues = QueueCollector(broker, limits.max_groups, scope)
+
+    async def collect(self, text: Exposition) -> None:
+        dropped: dict[Labels, float] = {
+            ("topic",): await self._topics.collect(text),
+            ("group",): await self._groups.collect(text),
+            ("queue",): await self._queues.collect(text),
+        }
+        text.add(m.SERIES_DROPPED, dropped)
+
+
 class Collector:
     """Runs all collectors, one request at a time."""
 
@@ -507,10 +575,8 @@ class Collector:
         self._broker = broker
         self._metrics = metrics
         self._traffic = traffic
-        limits = metrics.limits
-        self._topics = TopicCollector(broker, limits.max_topics)
-        self._groups = GroupCollector(broker, limits.max_groups)
-        self._queues = QueueCollector(broker, limits.max_groups)
+        self._named = NamedCollectors(broker, metrics.limits)
+        self._of_tenants: OrderedDict[str, NamedCollectors] = OrderedDict()
         # Collecting yields to other work; concurrent collections would interfere.
         self._collecting = asyncio.Lock()
 
@@ -521,15 +587,22 @@ class Collector:
             collect_process(text, self._broker)
             requests.collect(text, self._metrics, self._traffic)
             await asyncio.sleep(0)
-            dropped: dict[Labels, float] = {
-                ("topic",): await self._topics.collect(text),
-                ("group",): await self._groups.collect(text),
-                ("queue",): await self._queues.collect(text),
-            }
-            text.add(m.SERIES_DROPPED, dropped)
+            await self._named.collect(text)
             for part in (collect_cluster, collect_delays, collect_transactions):
                 # An unavailable part is left out: the others are useful without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)
             await asyncio.sleep(0)
+            return text.encode()
+
+    async def text_of_tenant(self, tenant: str) -> bytes:
+        """Return the metrics of a tenant's topics, groups and queues, under the names that it uses."""
+        async with self._collecting:
+            if (named := self._of_tenants.get(tenant)) is None:
+                named = self._of_tenants[tenant] = NamedCollectors(self._broker, self._metrics.limits, tenant)
+                if len(self._of_tenants) > MAX_TENANTS:
+                    self._of_tenants.popitem(last=False)
+            self._of_tenants.move_to_end(tenant)
+            text = Exposition()
+            await named.collect(text)
             return text.encode()

@@ -1,7 +1,7 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
 from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
@@ -50,6 +50,7 @@ from alpacamq.broker.health import failing
 
 from .errors import Recovering, problem_of
 from .handlers.health import Health
+from .handlers.publishing import PublishedMessage, PublishedMessages
 
 # Messages of msgspec: error and path. For keys: "... - at `key` in `$.settings`".
 _PLACED = re.compile(r"^(.*?) - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
@@ -419,7 +420,8 @@ class RestApi:
             parameters = arguments.parameters(in_path, request)
             body = arguments.body(request)
             if (tenant := self._access.tenant_of(caller)) is not None:
-                rights.check_tenant(route)
+                if not endpoint.is_open:
+                    self._access.check_active(caller)
                 stored = tenancy.to_stored(tenant)
                 parameters, body = stored(parameters), stored(body)
             call = Call(self._backend, request, parameters, body, caller)
@@ -473,7 +475,10 @@ class RestApi:
             if endpoint.may_wait and not call.sees_all:
                 check = partial(rights.check, self._access, endpoint.rights, call)
                 answer = self._access.while_allowed(answer, call.caller, check)
-            response = _response(route, await answer, tenant)
+            answer = await answer
+            if route.quota is not None and self._quotas.is_active:
+                self._charge_messages(call.caller, route, answer)
+            response = _response(route, answer, tenant)
             if route.method == "GET" and endpoint.rights and not call.sees_all:
                 # It may have waited, and a right may have been withdrawn meanwhile.
                 rights.check(self._access, endpoint.rights, call)
@@ -484,6 +489,11 @@ class RestApi:
             raise
         self._count(route, response.status, began_at)
         return response
+
+    def _charge_messages(self, caller: Caller, route: AnyRoute, answer: object) -> None:
+        """Count the messages that a request has written or read."""
+        if (limits := self._quotas.of_user(caller)) is not None:
+            throttling.charge_messages(limits, route.quota, _messages_in(answer))
 
     def _count(self, route: AnyRoute | None, status: int, began_at: float) -> None:
         if route is not None:
@@ -524,6 +534,16 @@ async def _charged(
     seconds += more_seconds
     throttling.charge(limits, route.quota, len(request.body), len(response.body), seconds)
     return response
+
+
+def _messages_in(answer: object) -> int:
+    """Return how many messages an answer reports as written, or contains."""
+    if isinstance(answer, PublishedMessage):
+        return 1
+    if isinstance(answer, PublishedMessages):
+        return len(answer.results) - answer.errors
+    messages: Sized = getattr(answer, "messages", ())
+    return len(messages)
 
 
 def _response(route: AnyRoute, answer: object, tenant: str | None) -> Response:

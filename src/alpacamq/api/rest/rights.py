@@ -31,9 +31,14 @@ class Right(NamedTuple):
     names: Names
     # An operation on the cluster includes it.
     or_on_cluster: bool = False
+    # A right to the cluster that a tenant's client can have to its tenant.
+    or_on_tenant: bool = False
 
     def check(self, access: Access, call: Call[Any, Any]) -> None:
         caller = call.caller
+        if self.or_on_tenant:
+            access.check_whole(caller, self.operation)
+            return
         for name in self.names(call):
             if not self.or_on_cluster:
                 access.check(caller, self.operation, self.kind, name)
@@ -179,7 +184,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "GET /version": (),
     "GET /stats": (_DESCRIBE_CLUSTER,),
     "GET /cluster": (_DESCRIBE_CLUSTER,),
-    "GET /metrics": (_DESCRIBE_CLUSTER,),
+    "GET /metrics": (Right(_O.DESCRIBE, CLUSTER, "", lambda _: (CLUSTER_NAME,), or_on_tenant=True),),
     "GET /cluster/status": (_DESCRIBE_CLUSTER,),
     "GET /cluster/partitions": (_DESCRIBE_CLUSTER,),
     "POST /cluster/nodes/{node}/drain": (_ALTER_CLUSTER,),
@@ -238,6 +243,9 @@ IN_HANDLERS: Mapping[str, str] = {
     "GET /stats/topics": "shows topics with DESCRIBE",
     "GET /stats/groups": "shows groups with DESCRIBE",
     "GET /history": "DESCRIBE of the topic or group; of a measure or the whole broker: DESCRIBE cluster",
+    "GET /healthz": "details with DESCRIBE cluster",
+    "GET /readyz": "details with DESCRIBE cluster",
+    "GET /metrics": "a tenant's client, with DESCRIBE cluster in its rules: the metrics of the tenant",
     "GET /keys": "shows own keys; with DESCRIBE cluster those of all",
     "POST /keys": "for oneself; for others, and with a key that is limited or ends earlier, ALTER cluster",
     "POST /keys/{id}/rotate": "own keys; of others, and with a key that is limited or ends, ALTER cluster",
@@ -246,16 +254,6 @@ IN_HANDLERS: Mapping[str, str] = {
 LOG_IN = "POST /session"
 # Served to clients that have not authenticated: what load balancers and supervisors need, and the login.
 OPEN = frozenset({"GET /livez", "GET /readyz", "GET /session", LOG_IN, "DELETE /session"})
-
-
-# About all tenants at once, although it needs no right.
-NOT_FOR_TENANTS = frozenset({"GET /healthz"})
-
-
-def check_tenant(route: AnyRoute) -> None:
-    """Raise ClusterNotAuthorized for a request that clients of tenants may not send."""
-    if key_of(route) in NOT_FOR_TENANTS:
-        raise ClusterNotAuthorized(f"{key_of(route)} is not available to tenants")
 
 
 def key_of(route: AnyRoute) -> str:

@@ -38,7 +38,14 @@ from .errors import (
 from .protocols import JsonProtocol, QueryJsonProtocol, QueryProtocol, accepts_json
 from .queue_attributes import Permissions, QueueAttributes
 from .receiving import Receiving
-from .results import Action, Answer, Caller, SendMessageBatchResult, SettleBatchResult
+from .results import (
+    Action,
+    Answer,
+    Caller,
+    ReceiveMessageResult,
+    SendMessageBatchResult,
+    SettleBatchResult,
+)
 from .sending import Sending
 from .settling import Settling
 from .signature import Signatures
@@ -152,6 +159,7 @@ class SqsApi:
             tenant = self._access.tenant_of(identity)
             action, parameters = protocol.read(request)
             if tenant is not None:
+                self._access.check_active(identity)
                 action = self._of_tenant(tenant)[action.name]
             if self._audit is not None:
                 client = request.headers.get("user-agent", "")
@@ -186,6 +194,8 @@ class SqsApi:
             if limits is not None:
                 key = QUOTAS.get(action.name)
                 throttling.charge(limits, key, len(request.body), len(response.body), seconds)
+                if key is not None:
+                    throttling.charge_messages(limits, key, _messages_in(result))
             return response
         self._count(action, began_at, refused)
         if tenant is not None:
@@ -211,6 +221,13 @@ class SqsApi:
         stats.seconds.observe(monotonic() - began_at)
         if refused is not None:
             stats.refused(refused.kind.code)
+
+
+def _messages_in(result: Answer) -> int:
+    """Return how many messages a result reports as sent, or contains."""
+    if isinstance(result, SendMessageBatchResult):
+        return len(result.successful)
+    return len(result.messages) if isinstance(result, ReceiveMessageResult) else 1
 
 
 def _localized(tenant: str, result: Answer) -> Answer:

@@ -116,7 +116,7 @@ def check(access: Access, caller: Caller, action: str, request: ActionRequest) -
             stored = _stored(tenant, right.kind, name)
             if right.kind is ResourceType.CLUSTER:
                 # Of a tenant's client: the right to everything inside the tenant.
-                access.check_rules(caller, right.operation)
+                access.check_whole(caller, right.operation)
             elif not right.or_on_cluster:
                 access.check(caller, right.operation, right.kind, stored)
             elif not access.may_or_on_cluster(caller, right.operation, right.kind, stored):

@@ -24,6 +24,7 @@ class ReadTrace(Request[list[TraceEvent]], frozen=True, kw_only=True, tag="read-
     """Asks for the events of a trace."""
 
     trace_id: str
+    scope: str | None = None
 
 
 class FindTraces(Request[list[str]], frozen=True, kw_only=True, tag="find-traces"):
@@ -60,11 +61,11 @@ class RemoteTraces:
         """Whether there are no other brokers."""
         return self._others.is_alone
 
-    async def events(self, trace_id: str) -> FoundTrace:
-        """Return the events of a trace from all brokers."""
-        request = ReadTrace(trace_id=trace_id)
+    async def events(self, trace_id: str, scope: str | None = None) -> FoundTrace:
+        """Return the events of a trace from all brokers, of one scope if it is given."""
+        request = ReadTrace(trace_id=trace_id, scope=scope)
         own, (found, missing) = await asyncio.gather(
-            self._own_events(trace_id), self._others.ask(request, TIMEOUT_MS)
+            self._own_events(trace_id, scope), self._others.ask(request, TIMEOUT_MS)
         )
         return FoundTrace(joined_events([own, *found]), missing)
 
@@ -74,12 +75,12 @@ class RemoteTraces:
             self._own_ids(wanted), self._others.ask(FindTraces(wanted=wanted), TIMEOUT_MS)
         )
         ids = dict.fromkeys(each for some in (own, *found) for each in some)
-        return [await self.events(each) for each in list(ids)[:MAX_FOUND]]
+        return [await self.events(each, wanted.scope) for each in list(ids)[:MAX_FOUND]]
 
-    async def _own_events(self, trace_id: str) -> list[TraceEvent]:
+    async def _own_events(self, trace_id: str, scope: str | None) -> list[TraceEvent]:
         if self._tracing is None:
             return []
-        return await self._tracing.ask(lambda store: store.events(trace_id))
+        return await self._tracing.ask(lambda store: store.events(trace_id, scope))
 
     async def _own_ids(self, wanted: TraceFilter) -> list[str]:
         if self._tracing is None:
@@ -88,7 +89,7 @@ class RemoteTraces:
         return [each.trace_id for each in page.traces]
 
     async def _serve_trace(self, request: ReadTrace, _peer: Peer) -> list[TraceEvent]:
-        return await self._own_events(request.trace_id)
+        return await self._own_events(request.trace_id, request.scope)
 
     async def _serve_search(self, request: FindTraces, _peer: Peer) -> list[str]:
         return await self._own_ids(request.wanted)

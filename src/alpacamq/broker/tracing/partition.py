@@ -274,7 +274,7 @@ class TraceSink:
         self,
         record: Callable[[TraceEvent], None],
         executor: Executor,
-        knows: Callable[[str], bool] = lambda _trace_id: True,
+        knows: Callable[[str, str], bool] = lambda _trace_id, _topic: True,
     ) -> None:
         self.record = record
         # Whether a trace has recent events.
@@ -391,7 +391,7 @@ class PartitionTraces:
         for offset in found[:MAX_TRACED]:
             context = self.offsets.find(offset)
             # A sampled offset need not have a message: markers and gaps have offsets, too.
-            if context is not None and self._sink.knows(context.trace_id):
+            if context is not None and self._sink.knows(context.trace_id, self._identity.topic):
                 self._record_read(context, offset, at_us, origin)
 
     def read(self, records: Sequence[Record], origin: Origin) -> None:

@@ -47,11 +47,17 @@ class JoinHandler:
     """JoinGroup for new, rejoining and static members."""
 
     def __init__(
-        self, roster: Roster, rebalance: Rebalance, settings: GroupSettings, new_id: Callable[[], str]
+        self,
+        roster: Roster,
+        rebalance: Rebalance,
+        settings: GroupSettings,
+        max_members: Callable[[], int],
+        new_id: Callable[[], str],
     ) -> None:
         self._roster = roster
         self._rebalance = rebalance
         self._settings = settings
+        self._max_members = max_members
         self._new_id = new_id
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
@@ -74,7 +80,7 @@ class JoinHandler:
 
     def _identify(self, request: JoinRequest) -> Member | None:
         """Return the member that joins; None if it is new and there is room for it."""
-        room = self._settings.max_members - len(self._roster)
+        room = self._max_members() - len(self._roster)
         if request.member_id:
             if request.instance_id is not None or not self._roster.is_reserved(request.member_id):
                 return self._roster.identify(request.member_id, request.instance_id)
@@ -84,7 +90,7 @@ class JoinHandler:
         else:
             room -= self._roster.reserved_count
         if room <= 0:
-            raise GroupMaxSizeReached(f"too many members: the limit is {self._settings.max_members}")
+            raise GroupMaxSizeReached(f"too many members: the limit is {self._max_members()}")
         return None
 
     def _check_protocols(self, request: JoinRequest, member: Member | None) -> None:
@@ -195,11 +201,17 @@ _stored_generation = msgspec.msgpack.Decoder(int)
 class ClassicGroup:
     """One group. An outcome may contain replies to earlier requests."""
 
-    def __init__(self, group_id: str, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        max_members: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
         self.id = group_id
         self._roster = Roster()
         self._rebalance = Rebalance(group_id, self._roster, settings.initial_rebalance_delay_ms)
-        self._joining = JoinHandler(self._roster, self._rebalance, settings, new_id)
+        self._joining = JoinHandler(self._roster, self._rebalance, settings, max_members, new_id)
 
     @property
     def state(self) -> ClassicState:

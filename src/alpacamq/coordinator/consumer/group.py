@@ -138,11 +138,16 @@ class ConsumerGroup(EpochGroup[ConsumerRoster, TargetAssignment]):
     """One group."""
 
     def __init__(
-        self, group: str, settings: Callable[[], ConsumerGroupSettings], new_id: Callable[[], str]
+        self,
+        group: str,
+        settings: Callable[[], ConsumerGroupSettings],
+        max_members: Callable[[], int],
+        new_id: Callable[[], str],
     ) -> None:
         """Use the current settings: those of a group can be changed."""
         super().__init__(group, ConsumerRoster(group), TargetAssignment(group, settings().default_assignor))
         self._current_settings = settings
+        self._max_members = max_members
         self._new_id = new_id
         self._stored: StoredGroup | None = None
 
@@ -248,9 +253,9 @@ class ConsumerGroup(EpochGroup[ConsumerRoster, TargetAssignment]):
         """Find or add the member of a request, and update its profile."""
         if request.member_epoch == JOIN_EPOCH:
             predecessor = self._roster.predecessor(request.member_id, request.instance_id)
-            if predecessor is None and len(self._roster) >= self._settings.max_members:
+            if predecessor is None and len(self._roster) >= self._max_members():
                 raise GroupMaxSizeReached(
-                    f"too many members in group {self.id!r}: the limit is {len(self._roster)}"
+                    f"too many members in group {self.id!r}: the limit is {self._max_members()}"
                 )
             member_id = request.member_id or self._new_id()
         else:

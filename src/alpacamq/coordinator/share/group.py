@@ -138,7 +138,7 @@ class SharedAssignment:
 class ShareGroup:
     """One group. Methods return the changes to store; a method that raises has changed nothing."""
 
-    def __init__(self, group: str, config: Callable[[], ShareConfig], max_members: int) -> None:
+    def __init__(self, group: str, config: Callable[[], ShareConfig], max_members: Callable[[], int]) -> None:
         self.id = group
         self._config = config
         self._max_members = max_members
@@ -289,9 +289,9 @@ class ShareGroup:
         member_id = request.member_id
         before = self._profiles.get(member_id)
         if request.member_epoch == JOIN_EPOCH:
-            if before is None and len(self._profiles) >= self._max_members:
+            if before is None and len(self._profiles) >= self._max_members():
                 raise GroupMaxSizeReached(
-                    f"too many members in group {self.id!r}: the limit is {self._max_members}"
+                    f"too many members in group {self.id!r}: the limit is {self._max_members()}"
                 )
         else:
             self.check_member(member_id)

@@ -121,7 +121,9 @@ def updated_profile(before: Profile | None, request: StreamsHeartbeatRequest) ->
 class StreamsGroup(EpochGroup[StreamsRoster, TargetTasks]):
     """One group."""
 
-    def __init__(self, group: str, settings: Callable[[], StreamsGroupSettings], max_members: int) -> None:
+    def __init__(
+        self, group: str, settings: Callable[[], StreamsGroupSettings], max_members: Callable[[], int]
+    ) -> None:
         """Use the current settings: those of a group can be changed."""
         super().__init__(group, StreamsRoster(group), TargetTasks(group))
         self._current_settings = settings
@@ -259,9 +261,9 @@ class StreamsGroup(EpochGroup[StreamsRoster, TargetTasks]):
         member_id = request.member_id
         if request.member_epoch == JOIN_EPOCH:
             predecessor = self._roster.predecessor(member_id, request.instance_id)
-            if predecessor is None and len(self._roster) >= self._max_members:
+            if predecessor is None and len(self._roster) >= self._max_members():
                 raise GroupMaxSizeReached(
-                    f"too many members in group {self.id!r}: the limit is {self._max_members}"
+                    f"too many members in group {self.id!r}: the limit is {self._max_members()}"
                 )
             self._check_topology(request, predecessor)
         else:

@@ -57,6 +57,18 @@ class Status(StrEnum):
 DELIVERY_COUNT = "delivery_count"
 
 
+class TraceKey(NamedTuple):
+    """What is one trace. Clients choose ids: those of different tenants are different traces."""
+
+    scope: str
+    trace_id: str
+
+
+def scope_of(topic: str) -> str:
+    """Return the scope of the trace ids of a topic: what comes before its name, empty for plain names."""
+    return topic[: topic.find(":") + 1]
+
+
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step. Times are in microseconds since 1970; -1 is an unknown position.
 
@@ -75,6 +87,11 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     consumer: str = ""
     api: str = msgspec.field(default=ClientApi.BROKER.value, name="door")
     attributes: Mapping[str, Attribute] = {}
+
+    @property
+    def key(self) -> "TraceKey":
+        """The trace that it belongs to."""
+        return TraceKey(scope_of(self.topic), self.trace_id)
 
     @property
     def has_place(self) -> bool:
@@ -138,6 +155,7 @@ class TraceSummary:
         "is_whole",
         "keys",
         "places",
+        "scope",
         "started_us",
         "status",
         "topic",
@@ -145,7 +163,7 @@ class TraceSummary:
     )
 
     def __init__(self, first: TraceEvent) -> None:
-        self.trace_id = first.trace_id
+        self.scope, self.trace_id = first.key
         self.topic = first.topic
         self.started_us = self.ended_us = first.at_us
         self.events = 0
@@ -171,6 +189,10 @@ class TraceSummary:
             self.keys.append(key)
 
     @property
+    def key(self) -> TraceKey:
+        return TraceKey(self.scope, self.trace_id)
+
+    @property
     def place(self) -> Place | None:
         """First position of the message."""
         return self.places[0] if self.places else None
@@ -178,10 +200,10 @@ class TraceSummary:
 
 def summarize(events: Iterable[TraceEvent]) -> list[TraceSummary]:
     """Return one summary per trace of these events."""
-    summaries: dict[str, TraceSummary] = {}
+    summaries: dict[TraceKey, TraceSummary] = {}
     for event in events:
-        if (summary := summaries.get(event.trace_id)) is None:
-            summaries[event.trace_id] = TraceSummary(event)
+        if (summary := summaries.get(event.key)) is None:
+            summaries[event.key] = TraceSummary(event)
         else:
             summary.add(event)
     return list(summaries.values())

@@ -9,7 +9,7 @@ import msgspec
 
 from alpacamq.telemetry.logs import get_logger
 
-from .events import Status, Step, TraceEvent, now_us
+from .events import Status, Step, TraceEvent, TraceKey, now_us, scope_of
 from .exporter import ExportSettings, OtlpExporter
 from .log_files import LogFile, expired_files, lines_of, log_files, read_event
 from .store import RecentTraces, TraceStore
@@ -251,24 +251,24 @@ class Recorder:
 
     def record(self, event: TraceEvent) -> None:
         self._events_total += 1
-        self._traces_total += self._recent.summary(event.trace_id) is None
+        self._traces_total += self._recent.summary(event.key) is None
         self._recent.add(event)
         if self._log is not None:
             self._log.put(event)
         if self._exporter is not None:
             self._exporter.put(event)
 
-    def knows(self, trace_id: str) -> bool:
-        """Return whether the trace has recent events."""
-        return self._recent.summary(trace_id) is not None
+    def knows(self, trace_id: str, topic: str) -> bool:
+        """Return whether the trace of a message in a topic has recent events."""
+        return self._recent.summary(TraceKey(scope_of(topic), trace_id)) is not None
 
     def waiting(self, topic: str) -> list[TraceEvent]:
         """Return recent schedule events of delayed messages of a topic that are still pending."""
         found = (event for event in self._recent.events() if event.name == Step.SCHEDULED)
-        return [event for event in found if event.topic == topic and self._is_delayed(event.trace_id)]
+        return [event for event in found if event.topic == topic and self._is_delayed(event)]
 
-    def _is_delayed(self, trace_id: str) -> bool:
-        summary = self._recent.summary(trace_id)
+    def _is_delayed(self, event: TraceEvent) -> bool:
+        summary = self._recent.summary(event.key)
         return summary is not None and summary.status is Status.DELAYED
 
     def stats(self) -> RecorderStats:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .events import Place, Status, TraceEvent, TraceSummary
+from .events import Place, Status, TraceEvent, TraceKey, TraceSummary
 from .log_files import LogFile, events_of, lines_of, trace_of
 
 MAX_EVENTS = 10_000
@@ -26,7 +26,7 @@ class RecentTraces:
         self._events: deque[TraceEvent] = deque(maxlen=max_events)
         self._max_traces = max_traces
         # Ordered by last event.
-        self._summaries: dict[str, TraceSummary] = {}
+        self._summaries: dict[TraceKey, TraceSummary] = {}
 
     def __len__(self) -> int:
         return len(self._events)
@@ -48,24 +48,26 @@ class RecentTraces:
 
     def add(self, event: TraceEvent) -> None:
         self._events.append(event)
-        summary = self._summaries.pop(event.trace_id, None)
+        key = event.key
+        summary = self._summaries.pop(key, None)
         if summary is None:
             summary = TraceSummary(event)
             if len(self._summaries) >= self._max_traces:
                 del self._summaries[next(iter(self._summaries))]
         else:
             summary.add(event)
-        self._summaries[event.trace_id] = summary
+        self._summaries[key] = summary
 
     def events(self) -> list[TraceEvent]:
         """Return all events in the order they were recorded."""
         return list(self._events)
 
-    def events_of(self, trace_id: str) -> list[TraceEvent]:
-        return [event for event in self.events() if event.trace_id == trace_id]
+    def events_of(self, trace_id: str, scope: str | None) -> list[TraceEvent]:
+        found = (event for event in self.events() if event.trace_id == trace_id)
+        return [event for event in found if scope in (None, event.key.scope)]
 
-    def summary(self, trace_id: str) -> TraceSummary | None:
-        return self._summaries.get(trace_id)
+    def summary(self, key: TraceKey) -> TraceSummary | None:
+        return self._summaries.get(key)
 
     def summaries(self) -> list[TraceSummary]:
         """Return the summaries, most recently changed last."""
@@ -84,6 +86,8 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on traces, all of which must hold."""
 
     trace_id: str | None = None
+    # Only traces of these names; None for all.
+    scope: str | None = None
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
@@ -99,6 +103,8 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def fits(self, summary: TraceSummary) -> bool:
         if self.trace_id is not None and summary.trace_id != self.trace_id:
+            return False
+        if self.scope is not None and summary.scope != self.scope:
             return False
         if self.status is not None and summary.status is not self.status:
             return False
@@ -137,16 +143,18 @@ class TraceStore:
         self._recent = recent
         self._files = files
 
-    def events(self, trace_id: str) -> list[TraceEvent]:
-        """Return the events of a trace in order; empty if it is unknown."""
-        found = self._recent.events_of(trace_id)
-        summary = self._recent.summary(trace_id)
-        if summary is not None and summary.is_whole and summary.events == len(found):
+    def events(self, trace_id: str, scope: str | None = None) -> list[TraceEvent]:
+        """Return the events of a trace in order, of one scope if it is given; empty if it is unknown."""
+        found = self._recent.events_of(trace_id, scope)
+        summaries = [self._recent.summary(key) for key in {event.key for event in found}]
+        whole = [each.events for each in summaries if each is not None and each.is_whole]
+        if whole and len(whole) == len(summaries) and sum(whole) == len(found):
             return _in_order(found)
         wanted = trace_id.encode()
         stored: list[TraceEvent] = []
         for file in self._files():
-            stored += events_of(file, lambda line: trace_of(line) == wanted)
+            of_trace = events_of(file, lambda line: trace_of(line) == wanted)
+            stored += [event for event in of_trace if scope in (None, event.key.scope)]
             if len(stored) > MAX_EVENTS_SHOWN:
                 break
         return _in_order(_joined(stored, found))[:MAX_EVENTS_SHOWN]
@@ -164,13 +172,11 @@ class TraceStore:
             if fitting and wanted.is_for_one:
                 return Page(traces=fitting)
             position = _Position(is_in_log=True)
-        older, further = self._older(
-            wanted, limit - len(fitting), position, {each.trace_id for each in known}
-        )
+        older, further = self._older(wanted, limit - len(fitting), position, {each.key for each in known})
         return Page(traces=[*fitting, *older], cursor=None if further is None else further.text)
 
     def _older(
-        self, wanted: TraceFilter, room: int, position: "_Position", known: set[str]
+        self, wanted: TraceFilter, room: int, position: "_Position", known: set[TraceKey]
     ) -> tuple[list[TraceSummary], "_Position | None"]:
         """Search some files of the log; return the traces and the next position.
 
@@ -181,7 +187,7 @@ class TraceStore:
         window, left = candidates[-MAX_FILES_READ:], candidates[:-MAX_FILES_READ]
         if not window:
             return [], None
-        found = self._begun_in(window, files, known)
+        found = self._begun_in(window, files, known, wanted.scope)
         fitting = _before(position.rank, [each for each in found if wanted.fits(each)])
         if len(fitting) > room:
             # Pinned to these files: new ones may be started before the next page is requested.
@@ -189,20 +195,23 @@ class TraceStore:
             return fitting[:room], _Position(is_in_log=True, end_us=window[-1].begun_us + 1, rank=rank)
         return fitting, _Position(is_in_log=True, end_us=window[0].begun_us) if left else None
 
-    def _begun_in(self, window: list[LogFile], files: list[LogFile], known: set[str]) -> list[TraceSummary]:
+    def _begun_in(
+        self, window: list[LogFile], files: list[LogFile], known: set[TraceKey], scope: str | None
+    ) -> list[TraceSummary]:
         """Return the traces that started in these files, with all of their events, except known ones."""
-        ids = {trace_id.encode() for trace_id in known}
+        # What another scope has of an id does not matter to the one that is asked for.
+        ids = {key.trace_id.encode() for key in known if scope in (None, key.scope)}
         there = {trace_of(line) for file in window for line in lines_of(file)} - ids
-        summaries: dict[str, TraceSummary] = {}
-        earlier: set[str] = set()
+        summaries: dict[TraceKey, TraceSummary] = {}
+        earlier = set(known)
         for file in files:
             for event in events_of(file, lambda line: trace_of(line) in there):
-                if (summary := summaries.get(event.trace_id)) is not None:
+                if (summary := summaries.get(event.key)) is not None:
                     summary.add(event)
                 elif file < window[0] or file > window[-1]:
-                    earlier.add(event.trace_id)
-                elif event.trace_id not in earlier:
-                    summaries[event.trace_id] = TraceSummary(event)
+                    earlier.add(event.key)
+                elif event.key not in earlier:
+                    summaries[event.key] = TraceSummary(event)
         return list(summaries.values())
 
 

@@ -141,7 +141,7 @@ async def delete_acls(backend: Backend, request: DeleteAclsRequest, call: Call) 
 
 def _check(backend: Backend, call: Call, operation: Operation) -> str:
     """Return the tenant of the rules, empty without one; raise unless the client may see or change them."""
-    tenant = backend.broker.access.check_rules(call.caller, operation)
+    tenant = backend.broker.access.check_whole(call.caller, operation)
     if not backend.broker.access.is_enforced:
         raise SecurityDisabled(_DISABLED)
     return tenant

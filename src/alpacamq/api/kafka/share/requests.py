@@ -417,14 +417,15 @@ def _fetch_wait_ms(connection: "Connection") -> int:
 
 
 def _charge(connection: "Connection", taken: Sequence[Taken], work: Work) -> int:
-    """Count the bytes of a response, and throttle the connection; return for how long."""
+    """Count bytes and messages of a response, and throttle the connection; return for how long."""
     limits = connection.limits
     if limits is None:
         return 0
     throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
     if limits.fetch is not None:
         size = sum(part.covering.length for part in taken)
-        throttle_ms = max(throttle_ms, limits.fetch.charge(size))
+        messages = sum(len(part.acquired) for part in taken)
+        throttle_ms = max(throttle_ms, limits.fetch.charge(size, messages))
     connection.mute(throttle_ms)
     return throttle_ms
 

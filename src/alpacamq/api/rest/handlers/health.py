@@ -3,7 +3,7 @@
 from contextlib import suppress
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,6 @@ from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.metrics.exposition import CONTENT_TYPE
 from alpacamq.api.metrics.stats import stats_of
-from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
 from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
@@ -20,6 +19,7 @@ from alpacamq.broker.health import ALL, READY, Check, Checks, reads
 from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.security.acls import Operation
 from alpacamq.wire.stats import ClusterDescription, Stats, Version
 
 _encode = msgspec.json.Encoder().encode
@@ -58,19 +58,18 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def healthz(call: Call[Nothing, Nothing]) -> Health | Response:
-    return _checked(call.backend, ALL)
+    return _checked(call, ALL)
 
 
 def readyz(call: Call[ReadyQuery, Nothing]) -> Readiness | Response:
-    broker = call.backend.broker
-    found = {name: check(broker) for name, check in READY.items()}
-    can_read, can_write = reads(broker), found["disk"]
+    found = _run(call, {**READY, "reads": reads})
+    can_read, can_write = found.pop("reads"), found["disk"]
     fields = {"reads": _served(can_read), "writes": _served(can_write)}
     needed = can_write if call.parameters.needs is Needs.WRITES else can_read
     if not found["cluster"].is_ok:
-        return _degraded(f"cluster: {found['cluster'].detail}", {**fields, "checks": found})
+        return _degraded(f"cluster: {_why(found['cluster'])}", {**fields, "checks": found})
     if not needed.is_ok:
-        return _degraded(f"disk: {needed.detail}", {**fields, "checks": found})
+        return _degraded(f"disk: {_why(needed)}", {**fields, "checks": found})
     return Readiness(status="ok" if can_write.is_ok else "read-only", **fields, checks=found)
 
 
@@ -118,9 +117,18 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     )
 
 
-def _checked(backend: Backend, checks: Checks) -> Health | Response:
-    found = {name: check(backend.broker) for name, check in checks.items()}
-    troubles = [f"{name}: {check.detail}" for name, check in found.items() if not check.is_ok]
+def _run(call: Call[Any, Nothing], checks: Checks) -> dict[str, Check]:
+    """Run checks. Details name partitions, and are for clients that may see the cluster."""
+    broker = call.backend.broker
+    found = {name: check(broker) for name, check in checks.items()}
+    if broker.access.sees_cluster(call.caller, Operation.DESCRIBE):
+        return found
+    return {name: Check(status=check.status) for name, check in found.items()}
+
+
+def _checked(call: Call[Any, Nothing], checks: Checks) -> Health | Response:
+    found = _run(call, checks)
+    troubles = [f"{name}: {_why(check)}" for name, check in found.items() if not check.is_ok]
     if not troubles:
         is_degraded = any(check.is_degraded for check in found.values())
         return Health(status="degraded" if is_degraded else "ok", checks=found)
@@ -133,7 +141,11 @@ def _degraded(detail: str, fields: dict[str, object]) -> Response:
 
 
 def _served(check: Check) -> str:
-    return "ok" if check.is_ok else f"refused: {check.detail}"
+    return "ok" if check.is_ok else f"refused: {_why(check)}"
+
+
+def _why(check: Check) -> str:
+    return check.detail or check.status
 
 
 def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
@@ -149,7 +161,9 @@ def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
 async def metrics(call: Call[Nothing, Nothing]) -> Response:
     if (collector := call.backend.collector) is None:
         raise MetricsDisabled("metrics are disabled (metrics.enabled = false)")
-    return Response(HTTPStatus.OK, await collector.text(), CONTENT_TYPE)
+    tenant = call.backend.broker.access.tenant_of(call.caller)
+    text = await (collector.text() if tenant is None else collector.text_of_tenant(tenant))
+    return Response(HTTPStatus.OK, text, CONTENT_TYPE)
 
 
 ROUTES: tuple[AnyRoute, ...] = (
@@ -212,7 +226,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/metrics",
-        summary="Metrics for Prometheus",
+        summary="Metrics for Prometheus; to a tenant, those of its topics, groups and queues",
         handler=metrics,
         parameters=Nothing,
         body=Nothing,

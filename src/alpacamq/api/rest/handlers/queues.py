@@ -343,7 +343,7 @@ async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
     body = call.body
     if body.target is UNSET:
         # Each message says where it came from, which its writer may have made up.
-        call.backend.broker.access.check_rules(call.caller, Operation.ALTER)
+        call.backend.broker.access.check_whole(call.caller, Operation.ALTER)
     task = await call.backend.broker.queues.start_redrive(
         call.parameters.topic,
         target=None if body.target is UNSET else body.target,

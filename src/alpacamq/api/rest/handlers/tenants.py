@@ -35,6 +35,7 @@ PrincipalText = Annotated[
     str, Meta(min_length=3, max_length=MAX_PRINCIPAL_LENGTH, description="a principal, as User:alice")
 ]
 Limit = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+Rate = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 PlainText = Annotated[str, Meta(max_length=MAX_TEXT_LENGTH)]
 
 
@@ -47,8 +48,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     message_bytes: Limit | UnsetType | None = UNSET
     connections: Limit | UnsetType | None = UNSET
     groups: Limit | UnsetType | None = UNSET
+    group_members: Limit | UnsetType | None = UNSET
     retention_ms: Limit | UnsetType | None = UNSET
     delay_ms: Limit | UnsetType | None = UNSET
+    produce_bytes_per_second: Rate | UnsetType | None = UNSET
+    fetch_bytes_per_second: Rate | UnsetType | None = UNSET
+    produce_messages_per_second: Rate | UnsetType | None = UNSET
+    fetch_messages_per_second: Rate | UnsetType | None = UNSET
 
     def applied_to(self, before: TenantLimits) -> TenantLimits:
         given = {

@@ -19,6 +19,7 @@ from alpacamq.api.rest.parameters import (
 )
 from alpacamq.api.rest.rights import check_trace
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.model.names import topic_of
 from alpacamq.security.acls import Operation
 from alpacamq.telemetry.tracing import (
     Page,
@@ -125,12 +126,12 @@ class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_traces(call: Call[TracesQuery, Nothing]) -> TraceList:
     query = call.parameters
-    return await _found(call, query, _filter(query))
+    return await _found(call, query, _filter(call, query))
 
 
 async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
     query = call.parameters
-    found = _filter(query)
+    found = _filter(call, query)
     if query.offset is not UNSET and (query.partition is UNSET or query.topic is UNSET):
         raise ConflictingInput("offset: requires topic and partition", "offset")
     found = msgspec.structs.replace(
@@ -150,9 +151,9 @@ async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
 
 async def show_trace(call: Call[OfTrace, Nothing]) -> TraceTimeline:
     trace_id = call.parameters.trace_id
-    events, missing = await call.backend.broker.traces.events(trace_id)
-    if call.backend.broker.access.tenant_of(call.caller) is not None:
-        # Clients choose trace ids: that of another tenant may be the same.
+    scope = _scope(call)
+    events, missing = await call.backend.broker.traces.events(trace_id, scope)
+    if scope is not None:
         events = [each for each in events if each.topic and call.sees_topic(each.topic, Operation.READ)]
     if not events:
         unasked = f"; nodes {', '.join(map(str, missing))} did not answer" if missing else ""
@@ -201,8 +202,15 @@ async def _asked(backend: Backend, question: Callable[[TraceStore], T]) -> T | N
     return None if tracing is None else await tracing.ask(question)
 
 
-def _filter(query: TracesQuery) -> TraceFilter:
+def _scope(call: Call[Any, Any]) -> str | None:
+    """Return the scope of the traces of a tenant's client; None if traces of all topics may be its."""
+    tenant = call.backend.broker.access.tenant_of(call.caller)
+    return None if tenant is None else topic_of(tenant, "")
+
+
+def _filter(call: Call[Any, Any], query: TracesQuery) -> TraceFilter:
     return TraceFilter(
+        scope=_scope(call),
         topic=_or_none(query.topic),
         status=_or_none(query.status),
         from_us=None if query.since is UNSET else _epoch_us(query.since, "from"),
