@@ -19,11 +19,13 @@ public final class Tools {
         }
     }
 
+    private static final ByteArrayOutputStream printed = new ByteArrayOutputStream();
+    // Of the first exit of the tool that runs: some take what ends them for an error, print it and exit again.
     private static Integer exitCode;
+    private static byte[] output;
 
     public static void main(String[] none) throws Exception {
         PrintStream answers = System.out;
-        ByteArrayOutputStream printed = new ByteArrayOutputStream();
         // Scala keeps the stream that it finds first.
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
         System.setErr(System.out);
@@ -41,17 +43,23 @@ public final class Tools {
             } catch (InvocationTargetException thrown) {
                 if (!(thrown.getCause() instanceof Exited)) {
                     thrown.getCause().printStackTrace();
-                    exit(1, null);
+                    exited(1);
                 }
             }
-            String text = Base64.getEncoder().encodeToString(printed.toByteArray());
-            answers.println((exitCode == null ? 0 : exitCode) + " " + text);
+            if (exitCode == null) exited(0);
+            answers.println(exitCode + " " + Base64.getEncoder().encodeToString(output));
             answers.flush();
         }
     }
 
     private static void exit(int code, String message) {
-        if (exitCode == null) exitCode = code;
+        exited(code);
         throw new Exited();
+    }
+
+    private static void exited(int code) {
+        if (exitCode != null) return;
+        exitCode = code;
+        output = printed.toByteArray();
     }
 }
