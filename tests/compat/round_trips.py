@@ -5,8 +5,10 @@ import time
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests.waiting import eventually
 
@@ -15,6 +17,37 @@ DEADLINE_S = 30.0
 BOOTSTRAP_MS = 2000
 
 Settings = dict[str, Any]
+OAUTHBEARER = "OAUTHBEARER"
+
+
+class _AioProvider(AioTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+def confluent_bearer(token: str) -> Settings:
+    """Return the settings of confluent-kafka for a bearer token."""
+    return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": lambda _: (token, time.time() + 600)}
+
+
+def aiokafka_bearer(token: str) -> Settings:
+    return {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": _AioProvider(token)}
+
+
+def kafka_python_bearer(token: str) -> Settings:
+    return {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": _Provider(token)}
 
 
 def confluent(settings: Settings, topic: str) -> bytes:

@@ -19,13 +19,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests import tokens
 from tests.brokers import ANY_PORT, Broker
 from tests.certificates import Authority, Pair, client_context, tls_section
 from tests.integration.nodes import free_ports
 from tests.waiting import eventually
 
 from . import round_trips
-from .round_trips import DEADLINE_S
+from .round_trips import DEADLINE_S, OAUTHBEARER
 
 PASSWORD = "correct horse battery staple"  # noqa: S105 - of this test
 
@@ -44,9 +45,11 @@ class Secured:
         users = directory / "users"
         users.write_text(f"alice:{PASSWORD}\n")
         users.chmod(0o600)
-        self.broker = Broker(directory / "data", config=self._config(users))
+        keys = directory / "keys.json"
+        keys.write_bytes(tokens.jwks())
+        self.broker = Broker(directory / "data", config=self._config(users, keys))
 
-    def _config(self, users: Path) -> str:
+    def _config(self, users: Path, keys: Path) -> str:
         api = "tls = true\nclient_certificates = 'requested'\n"
         return (
             tls_section(self.authority, self.server)
@@ -55,7 +58,8 @@ class Secured:
             + f"[listeners.local]\nlisten = '{self.local}'\nauthentication = 'none'\n"
             f"[listeners.web]\napi = 'http'\nlisten = '{self.web}'\nauthentication = 'none'\n"
             + f"[security]\nauthentication = true\nacls = true\nsuper_users = ['User:alice']\n"
-            f"users_file = '{users}'\n"
+            f"users_file = '{users}'\njwks_file = '{keys}'\n"
+            f"jwt_issuer = '{tokens.ISSUER}'\njwt_audience = '{tokens.AUDIENCE}'\n"
         )
 
     @property
@@ -81,12 +85,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         secured.broker.end()
 
 
-# With a client certificate, a SASL mechanism for the password, or both.
+# With a client certificate, a SASL mechanism for the password or a token, or both.
 Client = Callable[[Secured, Pair | None, str | None, str], bytes]
 
 
 def sasl(mechanism: str) -> dict[str, Any]:
-    """The settings of librdkafka for a password."""
+    """The settings of librdkafka for a password or a token."""
+    if mechanism == OAUTHBEARER:
+        return {"security.protocol": "SASL_SSL", **round_trips.confluent_bearer(tokens.token("alice"))}
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism,
@@ -100,11 +106,15 @@ def confluent(secured: Secured, pair: Pair | None, mechanism: str | None, topic:
     return round_trips.confluent(settings if mechanism is None else {**settings, **sasl(mechanism)}, topic)
 
 
-def _others(secured: Secured, mechanism: str | None) -> dict[str, Any]:
+def _others(
+    secured: Secured, mechanism: str | None, bearer: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
     """The settings of the clients written in Python."""
     address = {"bootstrap_servers": secured.broker.address}
     if mechanism is None:
         return {**address, "security_protocol": "SSL"}
+    if mechanism == OAUTHBEARER:
+        return {**address, "security_protocol": "SASL_SSL", **bearer(tokens.token("alice"))}
     return {
         **address,
         "security_protocol": "SASL_SSL",
@@ -117,11 +127,13 @@ def _others(secured: Secured, mechanism: str | None) -> dict[str, Any]:
 def aiokafka(secured: Secured, pair: Pair | None, mechanism: str | None, topic: str) -> bytes:
     files = {} if pair is None else {"certfile": str(pair.certificate), "keyfile": str(pair.key)}
     context = create_ssl_context(cafile=str(secured.authority.ca), **files)
-    return round_trips.aiokafka({**_others(secured, mechanism), "ssl_context": context}, topic)
+    settings = _others(secured, mechanism, round_trips.aiokafka_bearer)
+    return round_trips.aiokafka({**settings, "ssl_context": context}, topic)
 
 
 def kafka_python(secured: Secured, pair: Pair | None, mechanism: str | None, topic: str) -> bytes:
-    settings = {**_others(secured, mechanism), "ssl_cafile": str(secured.authority.ca)}
+    settings = _others(secured, mechanism, round_trips.kafka_python_bearer)
+    settings["ssl_cafile"] = str(secured.authority.ca)
     if pair is not None:
         settings |= {"ssl_certfile": str(pair.certificate), "ssl_keyfile": str(pair.key)}
     return round_trips.kafka_python(settings, topic)
@@ -135,17 +147,20 @@ def test_a_certificate_authenticates_a_kafka_client(secured: Secured, topic: str
     assert client(secured, secured.alice, None, topic) == b"tea"
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_password_authenticates_a_kafka_client_over_tls(
+def test_a_password_or_token_authenticates_a_kafka_client_over_tls(
     secured: Secured, topic: str, client: Client, mechanism: str
 ) -> None:
     assert client(secured, None, mechanism, topic) == b"tea"
 
 
-def test_the_user_that_logs_in_wins_over_that_of_the_certificate(secured: Secured, topic: str) -> None:
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", OAUTHBEARER])
+def test_the_user_that_logs_in_wins_over_that_of_the_certificate(
+    secured: Secured, topic: str, mechanism: str
+) -> None:
     bob = secured.authority.client("bob")
-    assert confluent(secured, bob, "SCRAM-SHA-512", topic) == b"tea"
+    assert confluent(secured, bob, mechanism, topic) == b"tea"
 
 
 def test_listeners_may_be_open_where_others_require_authentication(secured: Secured) -> None:
@@ -243,27 +258,44 @@ def test_curl_verifies_the_broker_and_presents_a_certificate(secured: Secured) -
     assert b'"version"' in done.stdout
 
 
-def test_sqs_clients_use_certificates_and_get_secure_urls(secured: Secured, topic: str) -> None:
-    def client(config: Config) -> Any:
-        return boto3.client(
-            "sqs",
-            endpoint_url=f"https://{secured.broker.sqs_address}",
-            region_name="us-east-1",
-            aws_access_key_id="unknown",
-            aws_secret_access_key="unknown",  # noqa: S106 - not a key
-            verify=str(secured.authority.ca),
-            config=config,
-        )
+def sqs_client(secured: Secured, config: Config, key: str = "unknown", secret: str = "unknown") -> Any:  # noqa: S107 - not a key
+    return boto3.client(
+        "sqs",
+        endpoint_url=f"https://{secured.broker.sqs_address}",
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        verify=str(secured.authority.ca),
+        config=config,
+    )
 
-    pair = (str(secured.alice.certificate), str(secured.alice.key))
-    alice = client(Config(signature_version=UNSIGNED, client_cert=pair))
-    url = alice.create_queue(QueueName=topic)["QueueUrl"]
+
+def is_delivered(sqs: Any, topic: str) -> bool:
+    """Send a message to a new queue and receive it."""
+    url = sqs.create_queue(QueueName=topic)["QueueUrl"]
     assert url.startswith("https://")
-    alice.send_message(QueueUrl=url, MessageBody="tea")
-    (message,) = alice.receive_message(QueueUrl=url, WaitTimeSeconds=10)["Messages"]
-    assert message["Body"] == "tea"
+    sqs.send_message(QueueUrl=url, MessageBody="tea")
+    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=10)["Messages"]
+    return bool(message["Body"] == "tea")
+
+
+def test_sqs_clients_use_certificates_and_get_secure_urls(secured: Secured, topic: str) -> None:
+    pair = (str(secured.alice.certificate), str(secured.alice.key))
+    assert is_delivered(sqs_client(secured, Config(signature_version=UNSIGNED, client_cert=pair)), topic)
     with pytest.raises((ClientError, BotoCoreError), match="security token"):
-        client(Config(retries={"max_attempts": 1})).list_queues()
+        sqs_client(secured, Config(retries={"max_attempts": 1})).list_queues()
+
+
+def test_sqs_clients_sign_with_a_key_with_and_without_a_certificate(secured: Secured, topic: str) -> None:
+    with httpx.Client(verify=client_context(secured.authority)) as client:
+        url = f"https://{secured.broker.http_address}/keys"
+        made = client.post(url, json={}, auth=("alice", PASSWORD)).json()
+    key = (made["id"], made["aws_secret_access_key"])
+    assert is_delivered(sqs_client(secured, Config(), *key), topic)
+    # The key counts, not the certificate: bob may not use the queue.
+    bob = secured.authority.client("bob")
+    pair = (str(bob.certificate), str(bob.key))
+    assert is_delivered(sqs_client(secured, Config(client_cert=pair), *key), f"{topic}-2")
 
 
 def serial_of(address: str, authority: Authority) -> int:

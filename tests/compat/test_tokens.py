@@ -8,11 +8,9 @@ from shutil import which
 from typing import Any
 
 import pytest
-from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka.errors import KafkaError as KafkaPythonError
-from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests import tokens
 from tests.broker_cluster import make_broker
@@ -68,39 +66,17 @@ def confluent(address: str, token: str, topic: str) -> bytes:
     return round_trips.confluent(librdkafka(address, lambda: (token, time.time() + 600)), topic)
 
 
-class AioProvider(AioTokenProvider):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def token(self) -> str:
-        return self._token
-
-
 def aiokafka(address: str, token: str, topic: str) -> bytes:
-    return round_trips.aiokafka(others(address, AioProvider(token)), topic)
-
-
-def others(address: str, provider: object) -> dict[str, Any]:
-    """The settings of the clients written in Python."""
-    return {
-        "bootstrap_servers": address,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": provider,
-    }
-
-
-class Provider(AbstractTokenProvider):  # type: ignore[misc]
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._token = token
-
-    def token(self) -> str:
-        return self._token
+    return round_trips.aiokafka(others(address, round_trips.aiokafka_bearer(token)), topic)
 
 
 def kafka_python(address: str, token: str, topic: str) -> bytes:
-    return round_trips.kafka_python(others(address, Provider(token)), topic)
+    return round_trips.kafka_python(others(address, round_trips.kafka_python_bearer(token)), topic)
+
+
+def others(address: str, bearer: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the clients written in Python."""
+    return {"bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT", **bearer}
 
 
 CLIENTS = [confluent, aiokafka, kafka_python]

@@ -1,11 +1,15 @@
 """Sends every hostile request at full size to a broker of its own and prints what it cost the others.
 
     python -m tests.hostile [part of a request's name ...]
+    python -m tests.hostile floods
 
 For each request: what another client's produce and OffsetCommit waited at most in the second before it and
 while it was served, how much of the broker's work lay in the wait of a produce at most (by processor time:
 what other processes do to the wait does not count), and the resident memory of the broker before, during and
 after.
+`floods` opens 10,000 connections, guesses 10,000 passwords and begins 10,000 TLS handshakes instead, each
+while a Kafka, an HTTP and an SQS client work, and prints what they waited for in CPU time of the broker's
+event loop.
 `HOSTILE_SOURCE` names the `src` directory of another version to measure.
 """
 
@@ -25,8 +29,10 @@ from typing import Self
 from alpacamq.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.brokers import Broker
 
+from . import target
 from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, Loop, framed
 from .bystander import TIMEOUT_S, TOPIC, Bystander, Wait, receive_frame, standing_by
+from .checks import floods
 
 MIB = 1 << 20
 ANNOUNCED_BYTES = 100 * MIB
@@ -179,7 +185,38 @@ def attacked(directory: Path) -> Iterator[tuple[Broker, Bystander]]:
         broker.end()
 
 
+def measure_floods(directory: Path) -> None:
+    """Send each flood of the forty checks at full size to one broker."""
+    columns = (
+        "check", "sent", "answer", "took", "most work in a wait of Kafka / HTTP / SQS",
+        "their answers", "resident before / during / after",
+    )  # fmt: skip
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
+    with target.attacked(directory, target.FULL_SIZE_CONFIG) as (broker, watched):
+        for check in floods.FULL_SIZE:
+            began_at = time.monotonic()
+            with watched.unharmed() as seen:
+                answer = check.attack(broker)
+                took_s = time.monotonic() - began_at
+            memory = (seen.before_bytes, seen.most_bytes, seen.after_bytes)
+            cells = [
+                str(check.number),
+                check.name,
+                answer,
+                f"{took_s:.1f} s",
+                " / ".join(f"{each:.0f}" for each in seen.longest_ms.values()) + " ms",
+                " / ".join(f"{each:,}" for each in seen.answered.values()),
+                " / ".join(f"{size_bytes / MIB:.0f}" for size_bytes in memory) + " MiB",
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main(parts: list[str]) -> None:
+    if parts == ["floods"]:
+        with tempfile.TemporaryDirectory() as name:
+            measure_floods(Path(name) / "broker")
+        return
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---" * len(COLUMNS) + "|")
     with tempfile.TemporaryDirectory() as name:

@@ -9,7 +9,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -24,10 +24,12 @@ from alpacamq.protocol.messages.acls import AclCreation, CreateAclsRequest
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from alpacamq.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from alpacamq.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from tests import tokens
 from tests.api.http.serving import Answer, Client
 from tests.api.kafka.logins import PLAIN, log_in
 from tests.api.kafka.wire import Wire
 from tests.brokers import KEPT, Broker
+from tests.certificates import Authority
 from tests.integration.nodes import free_ports
 from tests.waiting import eventually
 
@@ -69,13 +71,31 @@ nodes = ["1@127.0.0.1:CLUSTER_PORT"]
 listen = "127.0.0.1:CLUSTER_PORT"
 secret_file = "DIRECTORY/secret"
 
+[tls]
+certificate = "DIRECTORY/certificates/server.pem"
+key = "DIRECTORY/certificates/server.key"
+
+[listeners.encrypted]
+api = "kafka"
+listen = "127.0.0.1:ENCRYPTED_PORT"
+tls = true
+
 [security]
 authentication = true
 acls = true
 super_users = ["User:{ADMIN}"]
 users_file = "DIRECTORY/users"
 session_lifetime_ms = 3600000
+jwks_file = "DIRECTORY/keys.json"
+jwt_issuer = "{tokens.ISSUER}"
+jwt_audience = "{tokens.AUDIENCE}"
 """
+
+# As many connections as a broker accepts without settings.
+FULL_SIZE_CONNECTIONS = 2000
+FULL_SIZE_CONFIG = CONFIG.replace(
+    f"max_connections = {MAX_CONNECTIONS}", f"max_connections = {FULL_SIZE_CONNECTIONS}"
+)
 
 # What the broker may spend on its event loop while one request of a bystander waits.
 LONGEST_WAIT_MS = 150.0
@@ -209,9 +229,15 @@ class Target:
         (directory / "users").chmod(0o600)
         (directory / "secret").write_bytes(CLUSTER_SECRET)
         (directory / "secret").chmod(0o600)
-        (port,) = free_ports(1)
+        (directory / "keys.json").write_bytes(tokens.jwks())
+        self.authority = Authority(directory / "certificates")
+        self.authority.server()
+        port, encrypted = free_ports(2)
         self.cluster = ("127.0.0.1", port)
-        text = config.replace("DIRECTORY", str(directory)).replace("CLUSTER_PORT", str(port))
+        # A Kafka listener with TLS.
+        self.encrypted = ("127.0.0.1", encrypted)
+        text = config.replace("DIRECTORY", str(directory))
+        text = text.replace("CLUSTER_PORT", str(port)).replace("ENCRYPTED_PORT", str(encrypted))
         self.broker = Broker(directory / "data", config=text)
         self.keys: dict[str, Keys] = {}
         self._log_at = 0
@@ -287,10 +313,15 @@ class Target:
         return {"Authorization": f"Bearer {self.keys[name].text}"}
 
     def ask_http(
-        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+        host: str = "",
     ) -> Answer:
-        """Return the answer of the HTTP API to one request."""
-        with Client(self.http) as client:
+        """Return the answer of the HTTP API to one request, from the address `host` if it is given."""
+        with Client(self.http, host) as client:
             client.send(http_request(method, path, body, headers or {}))
             return client.answer(to_head=method == "HEAD")
 
@@ -332,7 +363,10 @@ class Target:
     @property
     def connections(self) -> int:
         """The open connections of the broker's listeners."""
-        ports = {self.kafka_address[1], self.http[1], self.sqs[1], self.cluster[1]}
+        return self.connections_to(self.kafka_address, self.http, self.sqs, self.cluster, self.encrypted)
+
+    def connections_to(self, *listeners: tuple[str, int]) -> int:
+        ports = {port for _, port in listeners}
         return sum(
             each.laddr.port in ports and each.status != psutil.CONN_LISTEN
             for each in self.process.net_connections("tcp")
@@ -366,6 +400,18 @@ class LoggedIn(Wire):
         self.close()
 
 
+@dataclass
+class Seen:
+    """What an attack has cost: the broker's memory, and the other clients' time."""
+
+    before_bytes: int = 0
+    most_bytes: int = 0
+    after_bytes: int = 0
+    # The most CPU time of the event loop in a wait of each of the others, and their answers.
+    longest_ms: dict[str, float] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+
+
 class Watched:
     """The bystanders and the broker's resources during the attacks."""
 
@@ -393,17 +439,19 @@ class Watched:
             self._most_bytes = max(self._most_bytes, self._target.resident_bytes)
 
     @contextmanager
-    def unharmed(self) -> Iterator[None]:
-        """Assert that the block harms neither other clients nor the broker."""
+    def unharmed(self) -> Iterator[Seen]:
+        """Assert that the block harms neither other clients nor the broker; tell what it cost."""
         target = self._target
         target.log_lines()
         connections, resident_bytes = target.connections, target.resident_bytes
+        seen = Seen(before_bytes=resident_bytes)
         answered = {}
         for name, each in self._bystanders.items():
             each.longest_ms, answered[name] = 0.0, each.answered
         self._most_bytes = resident_bytes
-        yield
-        grown_bytes = self._most_bytes - resident_bytes
+        yield seen
+        seen.most_bytes = self._most_bytes
+        grown_bytes = seen.most_bytes - resident_bytes
         assert grown_bytes < MOST_GROWTH_BYTES, f"the broker took {grown_bytes / MIB:.0f} MiB"
         eventually(
             lambda: target.connections <= connections, what=f"{connections} connections as before the attack"
@@ -412,10 +460,12 @@ class Watched:
             lambda: target.resident_bytes < resident_bytes + MOST_LEFT_BYTES,
             what=f"memory as before the attack ({resident_bytes / MIB:.0f} MiB)",
         )
+        seen.after_bytes = target.resident_bytes
         for name, each in self._bystanders.items():
             eventually(partial(each.has_moved, answered[name]), what=f"an answer to {name}")
             if each.failure is not None:
                 raise AssertionError(f"{name} failed: {each.failure!r}") from each.failure
+            seen.longest_ms[name], seen.answered[name] = each.longest_ms, each.answered - answered[name]
             assert each.longest_ms < LONGEST_WAIT_MS, f"{name} waited for {each.longest_ms:.0f} ms of work"
         crashes = [line for line in target.log_lines() if line["event"] in CRASHES]
         assert not crashes

@@ -193,8 +193,10 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self._handshakes.ended(self)
-        if self._protocol is not None:
-            self._protocol.connection_lost(exc)
+        # It keeps its transport, which is this: a reference cycle.
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
         if self._protocol is not None:

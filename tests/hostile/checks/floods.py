@@ -1,9 +1,12 @@
-"""Checks 34 to 36: slow clients, many connections and many logins at once."""
+"""Checks 34 to 36: slow clients, many connections, many logins and many handshakes at once."""
 
 import itertools
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from struct import pack
 
 import msgspec
@@ -14,15 +17,28 @@ from alpacamq.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandsha
 from tests.api.http.serving import Client
 from tests.api.kafka.logins import PLAIN, exchange_of, handshake, is_served, log_in, plain
 from tests.api.kafka.wire import Wire, wired
+from tests.certificates import client_context
 from tests.hostile.target import MAX_CONNECTIONS, VICTIM, VICTIM_PASSWORD, Target, http_request
 from tests.waiting import eventually
 
 from . import Check, closed
-from .login import SHA_256, stranger
+from .login import SHA_256, guesses, stranger
+from .wire import client_hello
 
-# More than the listeners accept.
-FLOOD = 2 * MAX_CONNECTIONS
-LOGINS = 100
+
+@dataclass(frozen=True)
+class Size:
+    """How many connections and logins a flood has; more connections than the listeners accept."""
+
+    connections: int
+    logins: int
+    handshakes: int
+
+
+SMALL = Size(connections=2 * MAX_CONNECTIONS, logins=100, handshakes=200)
+FULL = Size(connections=10_000, logins=1000, handshakes=10_000)
+# Of one thread: a client's half of a handshake takes as long as the broker's.
+THREADS = 4
 _HOSTS = (f"127.2.{number // 200 % 200}.{number % 200 + 1}" for number in itertools.count())
 
 
@@ -98,17 +114,20 @@ def _slow_node(target: Target) -> str:
     return f"{tag}: {refusal}"
 
 
-def _flood(listener: str, begun: bytes) -> Callable[[Target], str]:
+def _flood(listener: str, begun: bytes, count: int) -> Callable[[Target], str]:
     """Open more connections than are accepted, and send the beginning of a request on each."""
 
     def attack(target: Target) -> str:
         with ExitStack() as stack:
-            for _ in range(FLOOD):
+            for _ in range(count):
                 connection = stack.enter_context(socket.socket())
                 connection.connect(getattr(target, listener))
                 with suppress(ConnectionError):
                     connection.sendall(begun)
-            assert target.connections <= 3 * MAX_CONNECTIONS
+            eventually(
+                lambda: target.connections_to(getattr(target, listener)) <= count // 2,
+                what="the end of the connections that are too many",
+            )
             # A place becomes free when the first of them have been idle for a second.
             return str(eventually(lambda: _served_by(target, listener), what="a client that is served"))
 
@@ -134,31 +153,84 @@ def _served_by(target: Target, listener: str) -> str | None:
         return None
 
 
-def _scram_flood(target: Target) -> str:
+def _scram_flood(count: int) -> Callable[[Target], str]:
     """Begin a SCRAM exchange on many connections, and finish none."""
-    with ExitStack() as stack:
-        for _ in range(LOGINS):
-            wire = stack.enter_context(wired(target.kafka_address, next(_HOSTS)))
-            wire.send(SaslHandshakeRequest(mechanism=SHA_256), 1)
-            wire.send(SaslAuthenticateRequest(auth_bytes=exchange_of(SHA_256, VICTIM).first), 2)
-        with stranger(target) as other:
-            assert log_in(other, SHA_256, VICTIM, VICTIM_PASSWORD).error_code == 0
-    return "others log in"
+
+    def attack(target: Target) -> str:
+        with ExitStack() as stack:
+            for _ in range(count):
+                wire = stack.enter_context(wired(target.kafka_address, next(_HOSTS)))
+                wire.send(SaslHandshakeRequest(mechanism=SHA_256), 1)
+                wire.send(SaslAuthenticateRequest(auth_bytes=exchange_of(SHA_256, VICTIM).first), 2)
+            with stranger(target) as other:
+                assert log_in(other, SHA_256, VICTIM, VICTIM_PASSWORD).error_code == 0
+        return "others log in"
+
+    return attack
 
 
-def _password_flood(target: Target) -> str:
+def _password_flood(count: int) -> Callable[[Target], str]:
     """Send wrong passwords from many addresses at once: each has to be hashed."""
-    with ExitStack() as stack:
-        wires: list[Wire] = []
-        for number in range(LOGINS):
-            wire = stack.enter_context(wired(target.kafka_address, next(_HOSTS)))
-            assert handshake(wire, PLAIN) == ErrorCode.NONE
-            wires.append(wire)
-            wire.send(SaslAuthenticateRequest(auth_bytes=plain(VICTIM, f"guess {number}")), 2)
-        with stranger(target) as other:
-            assert log_in(other, SHA_256, VICTIM, VICTIM_PASSWORD).error_code == 0
-        codes = {ErrorCode(wire.receive(SaslAuthenticateRequest, 2).error_code).name for wire in wires}
-    return f"{', '.join(sorted(codes))}; others log in"
+
+    def attack(target: Target) -> str:
+        with ExitStack() as stack:
+            wires: list[Wire] = []
+            for number in range(count):
+                wire = stack.enter_context(wired(target.kafka_address, next(_HOSTS)))
+                assert handshake(wire, PLAIN) == ErrorCode.NONE
+                wires.append(wire)
+                wire.send(SaslAuthenticateRequest(auth_bytes=plain(VICTIM, f"guess {number}")), 2)
+            with stranger(target) as other:
+                assert log_in(other, SHA_256, VICTIM, VICTIM_PASSWORD).error_code == 0
+            codes = {ErrorCode(wire.receive(SaslAuthenticateRequest, 2).error_code).name for wire in wires}
+        return f"{', '.join(sorted(codes))}; others log in"
+
+    return attack
+
+
+def _hello_flood(count: int) -> Callable[[Target], str]:
+    """Begin a TLS handshake on many connections, and finish none."""
+    hello = client_hello()
+
+    def attack(target: Target) -> str:
+        with ExitStack() as stack:
+            for _ in range(count):
+                connection = stack.enter_context(socket.create_connection(target.encrypted))
+                with suppress(ConnectionError):
+                    connection.sendall(hello)
+            return str(eventually(lambda: _served_encrypted(target), what="a client that is served"))
+
+    return attack
+
+
+def _handshake_flood(count: int) -> Callable[[Target], str]:
+    """Complete TLS handshakes as fast as possible, and close."""
+
+    def attack(target: Target) -> str:
+        def shake_hands(context: ssl.SSLContext) -> None:
+            for _ in range(count // THREADS):
+                with suppress(OSError), socket.create_connection(target.encrypted) as plain:
+                    context.wrap_socket(plain, server_hostname="localhost").close()
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            # A context each: they remember sessions.
+            ends = [threads.submit(shake_hands, client_context(target.authority)) for _ in range(THREADS)]
+            answer = eventually(lambda: _served_encrypted(target), what="a client that is served")
+            for end in ends:
+                end.result()
+        return str(answer)
+
+    return attack
+
+
+def _served_encrypted(target: Target) -> str | None:
+    """Return that a new client is served over TLS, or None."""
+    try:
+        with wired(target.encrypted, next(_HOSTS), client_context(target.authority)) as wire:
+            log_in(wire, SHA_256, VICTIM, VICTIM_PASSWORD)
+            return "others log in" if is_served(wire) else None
+    except (OSError, AssertionError):
+        return None
 
 
 def _unread(target: Target) -> str:
@@ -176,7 +248,7 @@ def _unread(target: Target) -> str:
 
 _408 = "408 Request Timeout"
 
-CHECKS = [
+_SLOW = [
     Check(
         34,
         "requests without a login for ever, Kafka",
@@ -201,12 +273,36 @@ CHECKS = [
     Check(34, "a body byte by byte, SQS", _408, _slow_http("sqs", _SLOW_BODY)),
     Check(34, "a handshake byte by byte, cluster listener", "refused: handshake_timed_out", _slow_node),
     Check(34, "responses that are not read, HTTP", "not read further", _unread),
-    Check(35, f"{FLOOD} connections, Kafka", "others log in", _flood("kafka_address", b"\0")),
-    Check(35, f"{FLOOD} connections, HTTP", "others are served", _flood("http", b"GET")),
-    Check(35, f"{FLOOD} connections, SQS", "others are served", _flood("sqs", b"POST")),
-    Check(35, f"{FLOOD} connections, cluster listener", "others are served", _flood("cluster", b"\0")),
-    Check(36, f"{LOGINS} SCRAM exchanges without an end", "others log in", _scram_flood),
-    Check(
-        36, f"{LOGINS} wrong passwords at once", "SASL_AUTHENTICATION_FAILED; others log in", _password_flood
-    ),
 ]
+
+
+def _floods(size: Size) -> Iterator[Check]:
+    for listener, name, begun in (
+        ("kafka_address", "Kafka", b"\0"),
+        ("http", "HTTP", b"GET"),
+        ("sqs", "SQS", b"POST"),
+        ("cluster", "cluster listener", b"\0"),
+    ):
+        answer = "others log in" if listener == "kafka_address" else "others are served"
+        attack = _flood(listener, begun, size.connections)
+        yield Check(35, f"{size.connections:,} connections, {name}", answer, attack)
+    yield Check(
+        36, f"{size.logins:,} SCRAM exchanges without an end", "others log in", _scram_flood(size.logins)
+    )
+    yield Check(
+        36,
+        f"{size.logins:,} wrong passwords at once",
+        "SASL_AUTHENTICATION_FAILED; others log in",
+        _password_flood(size.logins),
+    )
+    yield Check(
+        36,
+        f"{size.handshakes:,} TLS handshakes without an end",
+        "others log in",
+        _hello_flood(size.handshakes),
+    )
+    yield Check(36, f"{size.handshakes:,} TLS handshakes", "others log in", _handshake_flood(size.handshakes))
+
+
+CHECKS = [*_SLOW, *_floods(SMALL)]
+FULL_SIZE = [guesses(10_000), *_floods(FULL)]

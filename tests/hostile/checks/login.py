@@ -32,15 +32,19 @@ from tests.waiting import eventually
 from . import Check, status
 
 SHA_256 = "SCRAM-SHA-256"
-GUESSES = 2000
 # Addresses of this machine: failures of one check do not count in another.
 _HOSTS = (f"127.1.{number // 200}.{number % 200 + 1}" for number in itertools.count())
+
+
+def next_host() -> str:
+    """Return an address without failed logins."""
+    return next(_HOSTS)
 
 
 @contextmanager
 def stranger(target: Target, host: str | None = None) -> Iterator[Wire]:
     """A Kafka connection from an address without failed logins."""
-    with wired(target.kafka_address, host or next(_HOSTS)) as wire:
+    with wired(target.kafka_address, host or next_host()) as wire:
         yield wire
 
 
@@ -205,15 +209,24 @@ def _same_refusal(target: Target) -> str:
     return "; ".join(sorted(answers))
 
 
-def _guesses(target: Target) -> str:
+def guesses(count: int) -> Check:
     """Guess passwords from one address over HTTP, while the victim logs in from another with every API."""
+    return Check(
+        22,
+        f"{count:,} passwords from one address",
+        "401, then 429; SASL_AUTHENTICATION_FAILED from this address",
+        lambda target: _guess(target, count),
+    )
+
+
+def _guess(target: Target, count: int) -> str:
     statuses: dict[int, int] = {}
-    host = next(_HOSTS)
+    host = next_host()
     request = http_request("GET", "/topics", b"", basic(VICTIM, "guess"))
 
     def guess() -> None:
         with Client(target.http, host) as client:
-            for _ in range(GUESSES // 100):
+            for _ in range(count // 100):
                 client.send(request * 100)
                 for _ in range(100):
                     answer = client.answer().status
@@ -356,12 +369,7 @@ CHECKS = [
         "401 wrong user name or password; SASL_AUTHENTICATION_FAILED: wrong user name or password",
         _same_refusal,
     ),
-    Check(
-        22,
-        f"{GUESSES} passwords from one address",
-        "401, then 429; SASL_AUTHENTICATION_FAILED from this address",
-        _guesses,
-    ),
+    guesses(2000),
     Check(23, "a key in the URL, in other headers and as a password", "401; not logged", _key_in_url),
     Check(23, "an expired key", "401 the API key has expired", _expired(MALLORY)),
 ]

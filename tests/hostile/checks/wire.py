@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from struct import pack
 from time import time
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -100,6 +101,20 @@ def client_hello() -> bytes:
     with suppress(ssl.SSLWantReadError):
         tls.do_handshake()
     return outgoing.read()
+
+
+def _plain_to_tls(target: Target) -> str:
+    """Send a Kafka request to a listener with TLS."""
+    payload = pack(">hh", ApiKey.API_VERSIONS, 0) + _REST_OF_HEADER
+    with wired(target.encrypted) as wire:
+        wire.send_bytes(pack(">i", len(payload)) + payload)
+        assert wire.is_closed, "the broker answered"
+        name = wire.name
+
+        def is_wanted(line: dict[str, Any]) -> bool:
+            return bool(line["event"] == "handshake_failed" and line["peer"] == name)
+
+        return f"closed: {target.wait_for_log(is_wanted)['reason']}"
 
 
 def _http_to_kafka(target: Target) -> str:
@@ -353,6 +368,7 @@ CHECKS = [
     Check(4, "TLS on the Kafka listener", "closed: *", _tls_to("kafka")),
     Check(4, "TLS on the HTTP listener", "400 *malformed*", _tls_to("http")),
     Check(4, "TLS on the SQS listener", "400 *malformed*", _tls_to("sqs")),
+    Check(4, "Kafka on a TLS listener", "closed: *does not use TLS*", _plain_to_tls),
     Check(4, "TLS on the cluster listener", "refused: malformed_handshake", _tls_to("cluster")),
     Check(
         5,

@@ -206,6 +206,10 @@ class Arrival(NamedTuple):
     held_bytes: int
 
 
+# Of readers whose connection has ended.
+_NO_PARSER = HttpRequestParser(object())
+
+
 class RequestReader:
     """The receiving side of one connection."""
 
@@ -252,6 +256,8 @@ class RequestReader:
                 if self._chunked:
                     self._check_chunk_size(data)
         except Refused as refusal:
+            # Its traceback refers to the connection, which refers to it until it is answered: a cycle.
+            refusal.__traceback__ = refusal.__context__ = None
             self.end(refusal)
 
     def end(self, refusal: Refused) -> None:
@@ -265,6 +271,8 @@ class RequestReader:
         for arrival in self.arrivals:
             self._room.give(arrival.held_bytes)
         self.arrivals.clear()
+        # The parser refers to this object: a cycle, which would live until a garbage collection.
+        self._parser = _NO_PARSER
 
     def _drop_message(self) -> None:
         self.has_ended = True

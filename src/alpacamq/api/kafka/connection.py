@@ -682,7 +682,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
-        # Free memory now: this object lives until the garbage collector finds its cycles.
+        # Free memory now: requests in progress may keep this object.
         self._inbox.drop()
         self._large = None
         room_bytes, self._room_bytes = self._room_bytes, 0

@@ -39,6 +39,14 @@ def release(pieces: Iterable[Piece]) -> None:
             piece.release()
 
 
+def _ignore_drained() -> None:
+    pass
+
+
+def _ignore_broken(_: OSError) -> None:
+    pass
+
+
 class Outbox(ABC):
     """An ordered queue of bytes and file slices, sent as fast as the client reads."""
 
@@ -83,9 +91,13 @@ class Outbox(ABC):
         if not self._waiting:
             self._send()
 
-    @abstractmethod
     def close(self) -> None:
         """Drop unsent data and release the files and the socket."""
+        release(self._queue)
+        self._queue.clear()
+        # The connection would be part of a reference cycle, which the garbage collector frees late, or never
+        # if the connection was open during a long collection (gc.freeze).
+        self._drained, self._broken = _ignore_drained, _ignore_broken
 
     @abstractmethod
     def _send(self) -> None: ...
@@ -114,8 +126,7 @@ class SocketOutbox(Outbox):
         if self._waiting:
             self._loop.remove_writer(self._socket.fileno())
             self._waiting = False
-        release(self._queue)
-        self._queue.clear()
+        super().close()
         self._socket.close()
 
     def _writable(self) -> None:
@@ -245,8 +256,7 @@ class TransportOutbox(Outbox):
 
     def close(self) -> None:
         self._is_closed = True
-        release(self._queue)
-        self._queue.clear()
+        super().close()
 
     def blocked(self) -> None:
         """Note that the transport holds enough bytes."""
