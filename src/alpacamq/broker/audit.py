@@ -164,7 +164,7 @@ class Audit:
             self._first(about, event)
 
     def changed(self, operation: Operation, kind: str, name: str, detail: str, failure: str = "") -> None:
-        """Record a change of users, rules, keys, tokens, quotas or tenants by the request that is being served."""
+        """Record a change of users, rules, keys, tokens, quotas or tenants by the request that is served."""
         request = _REQUEST.get()
         self._put(
             self._event(
