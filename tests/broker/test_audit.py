@@ -1,6 +1,7 @@
 """The audit log: what is recorded, where to, and what happens if it cannot be written."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,13 +14,17 @@ from alpacamq.broker import audit as auditing
 from alpacamq.broker.access import Caller, SecuritySettings
 from alpacamq.broker.audit import MAX_QUEUED, AuditFile, AuditSettings
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.model.errors import DiskFull
+from alpacamq.broker.delegation_tokens import DelegationSettings
+from alpacamq.cluster.commands import AlterTenant
+from alpacamq.model.errors import ClusterNotAuthorized, DiskFull
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.topics import AUDIT_TOPIC
 from alpacamq.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from alpacamq.security.audit import AuditEvent, AuditKind
 from alpacamq.security.principals import user
+from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaOp
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
+from alpacamq.security.tenants import TenantLimits, TenantStatus
 from tests.broker.open_brokers import stored
 
 ALICE = Caller(user("alice"), "10.0.0.7")
@@ -34,7 +39,11 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Broker]:
         BrokerSettings(
             node_id=BrokerId(3),
             data_directory=directory / "data",
-            security=SecuritySettings(acls=True, super_users=(user("admin"),)),
+            security=SecuritySettings(
+                acls=True,
+                super_users=(user("admin"),),
+                delegation=DelegationSettings(secret=b"a secret of tests"),
+            ),
             audit=AuditSettings(**{"file": directory / "audit.log", **settings}),
         )
     )
@@ -128,6 +137,86 @@ async def test_changes_of_users_rules_and_keys_are_recorded_without_secrets(tmp_
     content = (tmp_path / "audit.log").read_text()
     for secret in ("very-secret", text, text.rpartition("_")[2], key.aws_secret):
         assert secret not in content
+
+
+async def test_changes_of_tenants_members_quotas_and_tokens_are_recorded(tmp_path: Path) -> None:
+    async with opened(tmp_path) as broker:
+        access = broker.access
+        assert broker.audit is not None
+        broker.audit.enter("http", "PUT …", "tool", 18, ADMIN)
+        await access.create_tenant("acme", description="", limits=TenantLimits(topics=5))
+        await access.alter_tenant(AlterTenant(id="acme", status=TenantStatus.SUSPENDED))
+        await access.add_member("acme", "User:bob", is_admin=True)
+        await access.remove_member("acme", "User:bob")
+        await access.delete_tenant("acme")
+        edit = QuotaEdit((EntityPart("user", "bob"),), (QuotaOp("producer_byte_rate", 1024.0),))
+        await broker.quotas.alter([edit], dry_run=True)
+        await broker.quotas.alter([edit])
+        tokens = access.delegation_tokens
+        token = await tokens.create(user("admin"), user("admin"), (), -1)
+        await tokens.renew(tokens.hmac(token), user("admin"), -1)
+        await tokens.expire(tokens.hmac(token), user("admin"), -1)
+        events = await written(tmp_path / "audit.log", 9)
+    assert [(each.operation, each.resource_type, each.resource, each.detail) for each in events] == [
+        ("CREATE", "tenant", "acme", "limits: topics=5"),
+        ("ALTER", "tenant", "acme", "status=suspended"),
+        ("CREATE", "member", "User:bob", "administrator of acme"),
+        ("DELETE", "member", "User:bob", "of acme"),
+        ("DELETE", "tenant", "acme", ""),
+        ("ALTER_CONFIGS", "quota", "user=bob", "producer_byte_rate=1024.0"),
+        ("CREATE", "token", token.id, "of User:admin, created"),
+        ("ALTER", "token", token.id, "of User:admin, renewed"),
+        ("DELETE", "token", token.id, "of User:admin, deleted"),
+    ]
+    assert {(each.kind, each.principal, each.request_id) for each in events} == {
+        (AuditKind.CHANGE, "User:admin", "18")
+    }
+
+
+async def test_administrative_operations_are_recorded_one_by_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as broker:
+        assert broker.audit is not None
+        for number, request in enumerate(("POST /cluster/upgrade", "POST /cluster/elections")):
+            broker.audit.enter("http", request, "tool", number, ADMIN)
+            broker.access.check_cluster(ADMIN, Operation.ALTER)
+        events = await written(tmp_path / "audit.log", 2)
+    assert [(each.request, each.operation, each.count) for each in events] == [
+        ("POST /cluster/upgrade", "ALTER", 1),
+        ("POST /cluster/elections", "ALTER", 1),
+    ]
+
+
+async def test_members_that_change_or_may_not_change_the_rules_of_their_tenant_are_recorded(
+    tmp_path: Path,
+) -> None:
+    bob = Caller(user("bob"), "10.0.0.8")
+    async with opened(tmp_path) as broker:
+        access = broker.access
+        await access.create_tenant("acme", description="", limits=TenantLimits())
+        await access.add_member("acme", "User:alice", is_admin=True)
+        await access.add_member("acme", "User:bob", is_admin=False)
+        assert access.check_rules(ALICE, Operation.ALTER) == "acme"
+        with pytest.raises(ClusterNotAuthorized):
+            access.check_rules(bob, Operation.ALTER)
+        events = await written(tmp_path / "audit.log", 5)
+    assert [(each.principal, each.operation, each.resource_type, each.allowed) for each in events[3:]] == [
+        ("User:alice", "ALTER", "cluster", True),
+        ("User:bob", "ALTER", "cluster", False),
+    ]
+
+
+async def test_names_of_any_length_take_little_memory(tmp_path: Path) -> None:
+    """Names are checked for rights before it is known that they are too long."""
+    async with opened(tmp_path, topic=False) as broker:
+        name_bytes = 32_767
+        tracemalloc.start()
+        try:
+            for number in range(500):
+                assert not broker.access.may_topic(ALICE, Operation.DESCRIBE, f"{number:0{name_bytes}}")
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert held_bytes < 500 * name_bytes / 10
 
 
 async def test_a_decision_is_not_attributed_to_the_request_of_another_client(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from alpacamq.broker.bearer_tokens import (
     BearerTokens,
     KeyFetch,
     KeySource,
+    SigningKeys,
     TokenSettings,
     check_key_url,
 )
@@ -240,6 +241,17 @@ def test_a_certificate_that_is_not_trusted_is_refused(provider: Provider) -> Non
         KeyFetch(provider.url.replace("http:", "https:"), DEADLINE_S).read()
 
 
+@pytest.mark.parametrize("url", ["https://login..example.com/keys", "http://a b/keys"])
+async def test_a_url_that_cannot_be_used_is_reported_and_tried_again(url: str) -> None:
+    loading = SigningKeys(KeySource(url=url), on_change=lambda: None)
+    running = asyncio.create_task(loading.run())
+    await asyncio.wait_for(loading.refresh(), DEADLINE_S)
+    assert (loading.failures, running.done()) == (1, False)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
 async def test_a_file_is_loaded_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +321,11 @@ def test_keys_are_read_over_https_or_from_this_machine(url: str) -> None:
         "https://login.example.com:99999/keys",
         "https://login.example.com:x/keys",
         "login.example.com/keys",
+        "https://login..example.com/keys",
+        f"https://{'l' * 64}.example.com/keys",
+        "https://login.example.com/the keys",
+        "https://login.example.com/keys\x7f",
+        "https://login.example.com/schlüssel",
     ],
 )
 def test_other_urls_are_refused(url: str) -> None:

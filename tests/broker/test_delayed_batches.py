@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.delay import service
 from alpacamq.broker.delay.split import may_hold_delays, split_delayed
 from alpacamq.broker.partition.leader import append
+from alpacamq.cluster.image import ClusterImage
+from alpacamq.cluster.tenants import tenant_of
 from alpacamq.model.batch import TRANSACTIONAL, Codec, read_header
 from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequence
 from alpacamq.model.headers import DELIVER_AT
 from alpacamq.model.records import Header, Record, read_records, write_batch
+from alpacamq.security.tenants import Tenant, TenantLimits
 
 from .open_brokers import eventually, running, stored
 
@@ -100,6 +104,28 @@ async def test_a_batch_retried_after_a_crash_half_way_is_not_duplicated(
         data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
         assert (await append(partition, bytearray(data))).duplicate
         assert (await broker.delays.stats()).pending == 1
+
+
+async def test_the_limit_of_the_tenant_is_looked_up_once_for_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+
+    def counted(image: ClusterImage, topic: str) -> Tenant | None:
+        looked_up.append(topic)
+        return tenant_of(image, topic)
+
+    async with running(tmp_path) as broker:
+        await broker.access.create_tenant("acme", description="", limits=TenantLimits(delay_ms=60_000))
+        await broker.topics.create("acme:orders", partitions=1)
+        partition = broker.topics.partition("acme:orders", 0)
+        monkeypatch.setattr(service, "tenant_of", counted)
+        batch = batch_of(broker, [30_000] * 50, 0)
+        await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        assert looked_up == ["acme:orders"]
+        batch = batch_of(broker, [30_000, 90_000], 50)
+        with pytest.raises(InvalidDelay, match="longer than the limit of the tenant, 60000 ms"):
+            await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
 
 
 async def test_a_batch_that_the_partition_would_refuse_schedules_nothing(tmp_path: Path) -> None:

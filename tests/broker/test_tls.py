@@ -4,8 +4,10 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from alpacamq.broker import tls
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.tls import Certificates, ClientCertificates, TlsSettings, TlsVersion
 from alpacamq.model.errors import InvalidConfig
@@ -122,6 +124,73 @@ def test_a_new_pair_is_loaded_and_a_mismatched_one_is_not(authority: Authority) 
     authority.server()
     certificates.check()
     assert (certificates.reloads, certificates.failed_reloads) == (2, 1)
+
+
+# DER of the curve of our certificates, and of one that the library does not know (prime239v3).
+P256 = bytes.fromhex("06082a8648ce3d030107")
+UNKNOWN_CURVE = bytes.fromhex("06082a8648ce3d030106")
+# How the bits of an uncompressed point begin, and a form that does not exist.
+POINT = bytes.fromhex("03420004")
+NO_POINT = bytes.fromhex("03420009")
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [
+        pytest.param(P256, UNKNOWN_CURVE, id="curve"),
+        pytest.param(POINT, NO_POINT, id="point"),
+    ],
+)
+def test_a_certificate_whose_key_is_not_supported_is_refused_and_the_former_stays(
+    authority: Authority, known: bytes, unknown: bytes
+) -> None:
+    server = authority.server()
+    certificates = loaded(server)
+    former = certificates.server_context(ClientCertificates.NONE)
+    der = x509.load_pem_x509_certificate(server.certificate.read_bytes()).public_bytes(
+        serialization.Encoding.DER
+    )
+    assert der.count(known) == 1
+    server.certificate.write_text(ssl.DER_cert_to_PEM_cert(der.replace(known, unknown)))
+    certificates.check()
+    assert certificates.server_context(ClientCertificates.NONE) is former
+    assert certificates.failed_reloads == 1
+    assert f"tls.certificate {server.certificate} has a public key that is not supported" in refusal(server)
+
+
+def test_a_private_key_that_is_not_supported_is_refused(authority: Authority) -> None:
+    server = authority.server()
+    key = serialization.load_pem_private_key(server.key.read_bytes(), None)
+    form = (serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    der = key.private_bytes(*form).replace(P256, UNKNOWN_CURVE)
+    server.key.write_text(ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "PRIVATE KEY"))
+    assert "has an algorithm that is not supported" in refusal(server)
+
+
+def test_a_key_that_disappears_while_it_is_read_is_refused(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = authority.server()
+    text = server.key.read_bytes()
+    server.key.unlink()
+    monkeypatch.setattr(tls, "_read", lambda _setting, _path: text)
+    assert refusal(server).startswith(f"tls.key {server.key} cannot be read")
+
+
+def test_an_unexpected_error_keeps_the_former_contexts(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = loaded(authority.server())
+    former = certificates.server_context(ClientCertificates.NONE)
+
+    def fail(_settings: TlsSettings) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(tls, "_load", fail)
+    authority.server()
+    certificates.check()
+    assert certificates.server_context(ClientCertificates.NONE) is former
+    assert certificates.failed_reloads == 1
 
 
 def test_the_lowest_version_and_the_mode_are_those_of_the_settings(authority: Authority) -> None:

@@ -67,6 +67,7 @@ def test_settings_come_from_the_section() -> None:
         ({"security.super_users": "admin"}, "as in User:admin|as in User:alice"),
         ({"security.acls": "true"}, "security.super_users is empty"),
         ({"security.jwks_url": "http://example.com/keys", **PROVIDER}, "must be https"),
+        ({"security.jwks_url": "https://login..example.com/jwks", **PROVIDER}, "must have a valid host name"),
         (
             {"security.jwks_url": "https://example.com/keys", "security.jwt_issuer": "i"},
             "jwt_audience is empty",

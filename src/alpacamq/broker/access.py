@@ -146,7 +146,7 @@ class Access:
         self._known = _KnownPasswords()
         # None if bearer tokens are not accepted.
         self.tokens = None if settings.tokens is None else BearerTokens(settings.tokens, clock.now_ms)
-        self.delegation_tokens = DelegationTokens(metadata, settings.delegation, self._threads)
+        self.delegation_tokens = DelegationTokens(metadata, settings.delegation, self._threads, audit)
         self._failures = FailureLimit(clock.monotonic)
         # Passwords that wait for a thread.
         self._pending_passwords = 0
@@ -359,7 +359,10 @@ class Access:
             self.check_cluster(caller, operation)
             return ""
         is_in_scope = caller.key is None or caller.key.allows(operation)
-        if not is_in_scope or not self._wall(tenant).may_whole(caller, operation):
+        is_allowed = is_in_scope and self._wall(tenant).may_whole(caller, operation)
+        if self.audit is not None:
+            self.audit.decided(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME, allowed=is_allowed)
+        if not is_allowed:
             raise ClusterNotAuthorized(
                 self._refusal(caller) or f"{operation.name} is not allowed on the tenant"
             )
@@ -580,23 +583,39 @@ class Access:
 
     async def create_tenant(self, tenant_id: str, *, description: str, limits: TenantLimits) -> Tenant:
         tenant = Tenant(id=tenant_id, created_ms=self._clock.now_ms(), description=description, limits=limits)
-        return await self._metadata.ask(CreateTenant(tenant=tenant))
+        created = await self._metadata.ask(CreateTenant(tenant=tenant))
+        self._changed(Operation.CREATE, "tenant", tenant_id, _limits_text(limits))
+        return created
 
     async def alter_tenant(self, change: AlterTenant) -> Tenant:
-        return await self._metadata.ask(change)
+        altered = await self._metadata.ask(change)
+        parts = [
+            "" if change.status is None else f"status={change.status}",
+            "" if change.description is None else "description",
+            "" if change.limits is None else _limits_text(change.limits),
+        ]
+        self._changed(Operation.ALTER, "tenant", change.id, ", ".join(filter(None, parts)))
+        return altered
 
     async def delete_tenant(self, tenant_id: str) -> Tenant:
-        return await self._metadata.ask(DeleteTenant(id=tenant_id))
+        deleted = await self._metadata.ask(DeleteTenant(id=tenant_id))
+        self._changed(Operation.DELETE, "tenant", tenant_id, "")
+        return deleted
 
     async def add_member(self, tenant: str, principal: str, *, is_admin: bool) -> Member:
         """Make a principal a member of a tenant. A super user would lose the rights to everything else."""
         if Principal.parse(principal) in self.settings.super_users:
             raise InvalidTenant(f"{principal} is a super user (security.super_users)")
         member = Member(principal=principal, tenant=tenant, is_admin=is_admin)
-        return await self._metadata.ask(AddMember(member=member))
+        added = await self._metadata.ask(AddMember(member=member))
+        role = "administrator" if is_admin else "member"
+        self._changed(Operation.CREATE, "member", principal, f"{role} of {tenant}")
+        return added
 
     async def remove_member(self, tenant: str, principal: str) -> Member:
-        return await self._metadata.ask(RemoveMember(tenant=tenant, principal=principal))
+        removed = await self._metadata.ask(RemoveMember(tenant=tenant, principal=principal))
+        self._changed(Operation.DELETE, "member", principal, f"of {tenant}")
+        return removed
 
     # API keys.
 
@@ -715,6 +734,11 @@ class TenantWall:
         return self._is_active and (
             authorizer is None or authorizer.may(caller.name, caller.host, operation, kind, CLUSTER_NAME)
         )
+
+
+def _limits_text(limits: TenantLimits) -> str:
+    given = msgspec.structs.asdict(limits).items()
+    return "limits: " + (", ".join(f"{name}={value}" for name, value in given if value is not None) or "none")
 
 
 def denied(operation: Operation, kind: ResourceType, name: str) -> AlpacaError:

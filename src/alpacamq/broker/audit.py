@@ -46,6 +46,8 @@ CLOSE_SECONDS = 3.0
 RETRY_SECONDS = 1.0
 # What clients say of themselves is not stored in any length.
 MAX_TEXT = 255
+# A rule with names of the greatest length fits.
+MAX_DETAIL = 4000
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,22 +131,26 @@ class Audit:
         """Record whether a client may do something to a resource."""
         if allowed and operation not in self._logged:
             return
+        name = name[:MAX_TEXT]
         key = (caller.name, caller.host, operation, kind, name, allowed)
-        if not self._repeats.count(key):
-            self._first(
-                key,
-                self._event(
-                    AuditKind.AUTHORIZATION,
-                    caller.name,
-                    caller.host,
-                    allowed=allowed,
-                    key=caller.key_id,
-                    request=_request_of(caller),
-                    operation=operation.name,
-                    resource_type=kind.name.lower(),
-                    resource=name[:MAX_TEXT],
-                ),
+        # What administrators do is recorded each time: two requests about the cluster may change two things.
+        is_change = allowed and operation in ADMINISTRATIVE
+        if is_change or not self._repeats.count(key):
+            event = self._event(
+                AuditKind.AUTHORIZATION,
+                caller.name,
+                caller.host,
+                allowed=allowed,
+                key=caller.key_id,
+                request=_request_of(caller),
+                operation=operation.name,
+                resource_type=kind.name.lower(),
+                resource=name,
             )
+            if is_change:
+                self._put(event)
+            else:
+                self._first(key, event)
 
     def login(self, principal: str, host: str, how: str, failure: str = "", key: str = "") -> None:
         """Record a login, or why it failed."""
@@ -158,7 +164,7 @@ class Audit:
             self._first(about, event)
 
     def changed(self, operation: Operation, kind: str, name: str, detail: str, failure: str = "") -> None:
-        """Record a change of users, rules or keys by the request that is being served."""
+        """Record a change of users, rules, keys, tokens, quotas or tenants by the request that is served."""
         request = _REQUEST.get()
         self._put(
             self._event(
@@ -171,7 +177,7 @@ class Audit:
                 operation=operation.name,
                 resource_type=kind,
                 resource=name[:MAX_TEXT],
-                detail=f"{detail}: {failure}" if failure else detail,
+                detail=(f"{detail}: {failure}" if failure else detail)[:MAX_DETAIL],
             )
         )
 

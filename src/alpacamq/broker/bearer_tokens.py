@@ -163,9 +163,11 @@ class SigningKeys:
 
     async def _load(self, threads: ThreadPoolExecutor) -> bool:
         """Load the keys; return whether that succeeded."""
+        from http.client import HTTPException
+
         try:
             loaded = await asyncio.get_running_loop().run_in_executor(threads, self._read)
-        except (OSError, InvalidKeySet) as error:
+        except (OSError, ValueError, HTTPException, InvalidKeySet) as error:
             self.failures += 1
             former, self._problem = self._problem, str(error) or repr(error)
             if self._problem != former:
@@ -276,11 +278,19 @@ def _limited(data: bytes) -> bytes:
 
 def check_key_url(url: str) -> None:
     """Raise ValueError unless keys may be read from a URL: https, or http on this machine."""
+    if any(each <= " " or each == "\x7f" for each in url):
+        raise ValueError("must not contain spaces or control characters")
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
         raise ValueError("must be https://HOST/PATH")
     if not 0 < (parts.port or 443) < 1 << 16:  # `port` raises ValueError if it is not a number
         raise ValueError("must have a valid port")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"must have a valid host name, not {parts.hostname!r}") from None
+    if not (parts.path + parts.query).isascii():
+        raise ValueError("must have a path of ASCII characters; encode others as %XX")
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise ValueError(
             "must be https: an attacker who changes an answer over http could log in as any user"

@@ -304,7 +304,7 @@ class Broker:
             self.clock,
             cluster_secret=b"" if self.member is None else self.member.secret,
         )
-        self.quotas = Quotas(metadata, self._monotonic)
+        self.quotas = Quotas(metadata, self._monotonic, self.audit)
         self.tracing = self._open_tracing()
         self._resume_clocks(metadata.image.time_ms)
         self.replication = Replication(

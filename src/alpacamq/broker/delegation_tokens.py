@@ -14,6 +14,7 @@ import msgspec
 from alpacamq.cluster.commands import CreateDelegationToken, ExpireDelegationToken, RenewDelegationToken
 from alpacamq.model.errors import DelegationTokenNotFound, DelegationTokensDisabled
 from alpacamq.model.topics import DAY_MS
+from alpacamq.security.acls import Operation
 from alpacamq.security.delegation_tokens import (
     ID_BYTES,
     DelegationToken,
@@ -26,6 +27,7 @@ from alpacamq.security.delegation_tokens import (
 from alpacamq.security.principals import Principal
 from alpacamq.security.scram import SALT_BYTES
 
+from .audit import Audit
 from .metadata.metadata import Metadata
 
 
@@ -44,14 +46,21 @@ class DelegationSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DelegationTokens:
     """The tokens of the cluster, as far as this broker's secret has made them."""
 
-    def __init__(self, metadata: Metadata, settings: DelegationSettings | None, threads: Executor) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        settings: DelegationSettings | None,
+        threads: Executor,
+        audit: Audit | None = None,
+    ) -> None:
         self._metadata = metadata
+        # None if nothing is audited.
+        self._audit = audit
         self._settings = settings
         self._threads = threads
 
-    @property
-    def settings(self) -> DelegationSettings:
-        """The settings. Raises DelegationTokensDisabled without a secret."""
+    def check_enabled(self) -> DelegationSettings:
+        """Return the settings. Raises DelegationTokensDisabled without a secret."""
         if self._settings is None:
             raise DelegationTokensDisabled(
                 "delegation tokens are not enabled; set security.delegation_token_secret_file on every node"
@@ -65,14 +74,14 @@ class DelegationTokens:
 
         Raises DelegationTokensDisabled, InvalidPrincipalType, InvalidRequest.
         """
-        settings = self.settings
+        settings = self.check_enabled()
         check_principals(owner, tuple(renewers))
         token_id = new_id(secrets.token_bytes(ID_BYTES))
         token_hmac = hmac_of(settings.secret, token_id)
         credentials = await asyncio.get_running_loop().run_in_executor(
             self._threads, credentials_of, token_hmac, secrets.token_bytes(SALT_BYTES)
         )
-        return await self._metadata.ask(
+        token = await self._metadata.ask(
             CreateDelegationToken(
                 id=token_id,
                 owner=str(owner),
@@ -84,26 +93,39 @@ class DelegationTokens:
                 renew_ms=settings.expiry_time_ms,
             )
         )
+        self._changed(Operation.CREATE, token, "created")
+        return token
 
     async def renew(self, token_hmac: bytes, principal: Principal, period_ms: int) -> DelegationToken:
         """Extend the time of a token, by the longest possible time if `period_ms` is not positive.
 
         Raises DelegationTokenNotFound, DelegationTokenExpired, DelegationTokenOwnerMismatch.
         """
-        renew_ms = _limited(period_ms, self.settings.expiry_time_ms)
-        return await self._metadata.ask(
+        renew_ms = _limited(period_ms, self.check_enabled().expiry_time_ms)
+        token = await self._metadata.ask(
             RenewDelegationToken(
                 hmac_hash=self._hash(token_hmac), principal=str(principal), renew_ms=renew_ms
             )
         )
+        self._changed(Operation.ALTER, token, "renewed")
+        return token
 
     async def expire(self, token_hmac: bytes, principal: Principal, period_ms: int) -> DelegationToken:
         """End a token after a time, or at once if that is negative. Raises as `renew`."""
-        return await self._metadata.ask(
+        token = await self._metadata.ask(
             ExpireDelegationToken(
                 hmac_hash=self._hash(token_hmac), principal=str(principal), expire_ms=period_ms
             )
         )
+        if period_ms < 0:
+            self._changed(Operation.DELETE, token, "deleted")
+        else:
+            self._changed(Operation.ALTER, token, "given another end")
+        return token
+
+    def _changed(self, operation: Operation, token: DelegationToken, detail: str) -> None:
+        if self._audit is not None:
+            self._audit.changed(operation, "token", token.id, f"of {token.owner}, {detail}")
 
     def all(self) -> Iterator[DelegationToken]:
         """Yield the valid tokens."""
@@ -120,7 +142,7 @@ class DelegationTokens:
         return token if self._is_ours(token) else None
 
     def hmac(self, token: DelegationToken) -> bytes:
-        return hmac_of(self.settings.secret, token.id)
+        return hmac_of(self.check_enabled().secret, token.id)
 
     def remaining_ms(self, token: DelegationToken) -> int:
         """Return how long a token is still valid."""
@@ -131,7 +153,7 @@ class DelegationTokens:
 
     def _hash(self, token_hmac: bytes) -> str:
         """Return the hash of the HMAC of a token that this broker's secret has made."""
-        assert self.settings is not None  # raises without a secret
+        self.check_enabled()
         hmac_hash = hash_of(token_hmac)
         token = self._metadata.image.delegation_token_by_hash(hmac_hash)
         if token is not None and not self._is_ours(token):

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from alpacamq.cluster.commands import AlterQuotas, EditResults
 from alpacamq.cluster.image import Delta
 from alpacamq.model.errors import QuotaExceeded
+from alpacamq.security.acls import Operation
 from alpacamq.security.principals import USER
 from alpacamq.security.quotas import (
     CLIENT_KEYS,
@@ -24,6 +25,7 @@ from alpacamq.security.tenants import TenantLimits
 from alpacamq.telemetry.logs import get_logger
 
 from .access import Caller
+from .audit import Audit
 from .metadata.metadata import Metadata
 
 log = get_logger(__name__)
@@ -194,8 +196,10 @@ class ThrottleStats:
 class Quotas:
     """The quotas of the cluster, and their use on this broker."""
 
-    def __init__(self, metadata: Metadata, now: Callable[[], float]) -> None:
+    def __init__(self, metadata: Metadata, now: Callable[[], float], audit: Audit | None = None) -> None:
         self._metadata = metadata
+        # None if nothing is audited.
+        self._audit = audit
         self.now = now
         # Counted up with every change.
         self.epoch = 0
@@ -263,7 +267,16 @@ class Quotas:
 
     async def alter(self, edits: Collection[QuotaEdit], *, dry_run: bool = False) -> EditResults:
         """Set and remove quotas, those of each entity on their own."""
-        return await self._metadata.ask(AlterQuotas(edits=tuple(edits), dry_run=dry_run))
+        results = await self._metadata.ask(AlterQuotas(edits=tuple(edits), dry_run=dry_run))
+        if self._audit is not None and not dry_run:
+            for edit, failure in zip(edits, results.failures, strict=True):
+                entity = ", ".join(f"{type_}={name or '<default>'}" for type_, name in edit.entity)
+                values = ", ".join(
+                    f"{op.key}={'removed' if op.value is None else op.value}" for op in edit.ops
+                )
+                reason = "" if failure is None else str(failure.to_error())
+                self._audit.changed(Operation.ALTER_CONFIGS, "quota", entity, values, reason)
+        return results
 
     # Requests.
 

@@ -146,6 +146,11 @@ class Certificates:
             self.failed_reloads += 1
             log.error("certificates_not_reloaded", reason=str(error))
             return
+        except Exception:
+            # Whatever is in the files: the broker goes on with the contexts that it has.
+            self.failed_reloads += 1
+            log.exception("certificates_not_reloaded")
+            return
         self.reloads += 1
         log.info("certificates_reloaded", **{name: _day(ms) for name, ms in self.expires_ms.items()})
         self._warn()
@@ -248,7 +253,11 @@ def _read(setting: str, path: Path) -> bytes:
 
 
 def _check_mode(setting: str, path: Path) -> None:
-    if path.stat().st_mode & _EXPOSED:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InvalidConfig(f"{setting} {path} cannot be read: {error.strerror}") from None
+    if mode & _EXPOSED:
         raise InvalidConfig(
             f"{setting} {path} can be read or changed by other users of this machine; run chmod 600 {path}"
         )
@@ -257,6 +266,7 @@ def _check_mode(setting: str, path: Path) -> None:
 def _check_pair(settings: TlsSettings, password: bytes | None) -> None:
     """Raise InvalidConfig unless the key is readable and belongs to the first certificate of the chain."""
     # Imported here: it takes 100 ms, and only brokers with TLS need it.
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     name, path = "tls.key", settings.key
@@ -274,9 +284,17 @@ def _check_pair(settings: TlsSettings, password: bytes | None) -> None:
         if password is not None and b"ENCRYPTED" in text:
             reason = "cannot be decrypted with the password in tls.key_password_file"
         raise InvalidConfig(f"{name} {path} {reason}") from None
+    except UnsupportedAlgorithm as error:
+        raise InvalidConfig(f"{name} {path} has an algorithm that is not supported: {error}") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     certificate = _certificates("tls.certificate", settings.certificate)[0]
-    if certificate.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
+    try:
+        certified = certificate.public_key().public_bytes(*form)
+    except (UnsupportedAlgorithm, ValueError) as error:
+        raise InvalidConfig(
+            f"tls.certificate {settings.certificate} has a public key that is not supported: {error}"
+        ) from None
+    if certified != key.public_key().public_bytes(*form):
         raise InvalidConfig(
             f"tls.key {path} does not belong to the first certificate in "
             f"tls.certificate {settings.certificate}"

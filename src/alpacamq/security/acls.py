@@ -21,6 +21,8 @@ CLUSTER_NAME = "kafka-cluster"
 MAX_NAME_LENGTH = 1000
 # Decisions that are kept; beyond, all are decided again.
 MAX_DECISIONS = 100_000
+# Decisions about longer names, which no topic can have, are not kept: clients may send any.
+MAX_KEPT_NAME_LENGTH = 249
 
 
 class ResourceType(IntEnum):
@@ -311,6 +313,9 @@ class Authorizer:
         return decision
 
     def _keep(self, key: _Question, decision: bool) -> None:
+        name = key[-1]
+        if name is not None and (len(name) > MAX_KEPT_NAME_LENGTH or not name.isascii()):
+            return
         if len(self._decisions) >= MAX_DECISIONS:
             self._decisions.clear()
         self._decisions[key] = decision

@@ -1,7 +1,7 @@
 """Audit events: who was allowed or denied what, who logged in, and what administrators changed.
 
-An event that repeats within a window is counted instead of written again, so that a client that reads a
-topic, or is denied it, a thousand times a second costs two events a minute.
+A login, a denial, or a read or write that repeats within a window is counted instead of written again, so
+that a client that reads a topic, or is denied it, a thousand times a second costs two events a minute.
 """
 
 from collections.abc import Hashable, Iterator
@@ -31,7 +31,7 @@ class AuditKind(StrEnum):
 
     AUTHENTICATION = "authentication"
     AUTHORIZATION = "authorization"
-    # Of users, access rules and API keys.
+    # Of users, access rules, API keys, delegation tokens, quotas, and tenants and their members.
     CHANGE = "change"
 
 

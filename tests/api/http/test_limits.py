@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import cast
 
 import psutil
 import pytest
@@ -16,7 +18,8 @@ from alpacamq.api.http.reader import (
     RequestReader,
     Room,
 )
-from alpacamq.api.http.server import Backlog, HttpListener
+from alpacamq.api.http.server import Backlog, Connection, HttpListener, Shared
+from alpacamq.broker.quotas import Quotas
 from tests.waiting import eventually
 
 from .serving import KIB, MIB, Client, EchoApp, Limits, Server, get, post, served
@@ -350,6 +353,41 @@ def test_connections_beyond_the_limit_are_refused_cheaply() -> None:
         eventually(lambda: Client(server.address).ask(get()).status == 200)
         server.call(server.app.released.set)
         assert all(client.answer().status == 200 for client in inside[1:])
+
+
+class Ipv4OverIpv6(asyncio.Transport):
+    """A connection of an IPv4 client to a socket for both versions."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("::ffff:10.0.0.7", 1234, 0, 0) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+class Counts:
+    """Quotas that let all pass."""
+
+    def __init__(self) -> None:
+        self.by_address: Mapping[str, int] = {}
+
+    def count_connections(self, by_address: Mapping[str, int]) -> None:
+        self.by_address = by_address
+
+    def admits_connection(self, _host: str) -> bool:
+        return True
+
+
+async def test_a_connection_is_counted_and_forgotten_under_the_same_address() -> None:
+    loop, counts = asyncio.get_running_loop(), Counts()
+    async with asyncio.TaskGroup() as tasks:
+        shared = Shared("http", EchoApp(), Limits(), tasks, None)
+        shared.connection_limit.enforce(cast("Quotas", counts))
+        connection = Connection(loop, shared)
+        connection.connection_made(Ipv4OverIpv6())
+        assert counts.by_address == {"10.0.0.7": 1}
+        connection.connection_lost(None)
+        assert counts.by_address == {}
 
 
 def test_the_longest_idle_connection_gives_way_to_a_new_one() -> None:

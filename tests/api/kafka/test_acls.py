@@ -1,5 +1,6 @@
 """Access rules over the Kafka API: requests that change them, and what clients see without a right."""
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
+from alpacamq.api.kafka import fetch
 from alpacamq.api.kafka.fetch import PARTITIONS_AT_ONCE
 from alpacamq.api.kafka.produce import BYTES_AT_ONCE
 from alpacamq.broker.partition.leader import Partition
@@ -214,6 +216,31 @@ def test_a_right_removed_during_a_fetch_delivers_nothing(
     (part,) = alice.receive(FetchRequest, version).responses[0].partitions
     expected = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert (part.error_code, bytes(part.records or b"")) == (expected, b"")
+
+
+def test_a_fetch_that_begins_between_two_changes_of_rights_is_checked(
+    broker: SecuredBroker, alice: Wire, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    waiting: queue.SimpleQueue[None] = queue.SimpleQueue()
+    watch = Partition.watch
+
+    def watched(partition: Partition, key: object, wake: Callable[[int], None]) -> None:
+        watch(partition, key, wake)
+        waiting.put(None)
+
+    monkeypatch.setattr(Partition, "watch", watched)
+    monkeypatch.setattr(fetch, "RIGHTS_DELAY_SECONDS", 1.0)
+    with wired(broker.addresses[ALICE]) as other:
+        other.send(fetching(made, max_wait_ms=60_000), 12)
+        waiting.get(timeout=WAIT_S)
+        broker.allow(Operation.WRITE, ResourceType.TOPIC, made)  # a check is due from now on
+        alice.send(fetching(made, max_wait_ms=60_000), 12)
+        waiting.get(timeout=WAIT_S)
+        broker.revoke()
+        for wire in (other, alice):
+            (part,) = wire.receive(FetchRequest, 12).responses[0].partitions
+            assert part.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_right_removed_during_a_share_fetch_delivers_nothing_and_keeps_the_record(

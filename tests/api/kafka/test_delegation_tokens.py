@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
@@ -17,6 +18,7 @@ from alpacamq.protocol.messages.delegation_tokens import (
 )
 from alpacamq.protocol.messages.metadata import MetadataRequest
 from alpacamq.protocol.messages.sasl import SaslHandshakeRequest
+from alpacamq.security.audit import AuditEvent
 from alpacamq.security.scram import ClientExchange, Mechanism
 from tests.brokers import KEPT, Broker
 from tests.waiting import eventually
@@ -56,11 +58,13 @@ def serving(path: Path, *settings: str, data: Path | None = None) -> Iterator[Br
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    root = tmp_path_factory.mktemp("tokens")
     yield from serving(
-        tmp_path_factory.mktemp("tokens") / "broker",
+        root / "broker",
         "delegation_token_secret_file = 'SECRET'",
         f"delegation_token_max_lifetime_ms = {MAX_MS}",
         f"delegation_token_expiry_time_ms = {RENEW_MS}",
+        f"[audit]\nenabled = true\ntopic = false\nfile = '{root / 'broker' / 'audit.log'}'",
     )
 
 
@@ -265,6 +269,21 @@ def test_tokens_of_others_are_not_shown(alice: Wire, bob: Wire, admin: Wire) -> 
     assert token.token_id in described(admin, "alice")
     assert token.token_id not in described(admin, "bob")
     assert bob.ask(DescribeDelegationTokenRequest(owners=[])).tokens == []
+
+
+def test_tokens_that_a_list_leaves_out_are_not_audited_as_denied(
+    broker: Broker, alice: Wire, bob: Wire
+) -> None:
+    token = create(alice)
+    assert token.token_id not in described(bob)
+    own = create(bob).token_id
+
+    def events() -> list[AuditEvent]:
+        lines = broker.data_dir.with_name("audit.log").read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=AuditEvent) for line in lines]
+
+    eventually(lambda: any(each.resource == own for each in events()))  # what came before is written as well
+    assert [each for each in events() if each.principal == "User:bob" and not each.allowed] == []
 
 
 @pytest.mark.parametrize(

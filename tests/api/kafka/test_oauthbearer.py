@@ -241,6 +241,29 @@ def test_a_token_is_accepted_over_http(broker: Broker) -> None:
         assert http.get("/topics", headers=bearer(created["key"])).status_code == 200
 
 
+@pytest.fixture
+def ruled_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with access rules, and admin as its administrator."""
+    lines = ("authentication = true", "acls = true", "super_users = ['User:admin']")
+    yield from secured(tmp_path / "ruled", *lines, *provider(tmp_path / "keys.json"))
+
+
+def test_a_token_creates_keys_that_end_with_it_and_an_administrator_others(ruled_broker: Broker) -> None:
+    exp = int(time.time()) + tokens.HOUR_S
+    with httpx.Client(base_url=f"http://{ruled_broker.http_address}") as http:
+        own = bearer(tokens.token(exp=exp))
+        created = http.post("/keys", json={}, headers=own).json()
+        assert abs(created["expires"] - exp * 1000) < 10
+        assert http.post("/keys", json={"expires_in_ms": 1000}, headers=own).status_code == 201
+        day = {"expires_in_ms": 24 * 3600 * 1000}
+        assert http.post("/keys", json=day, headers=own).status_code == 403
+        # A key that is replaced has a new end.
+        assert http.post(f"/keys/{created['id']}/rotate", json={}, headers=own).status_code == 403
+        admin = bearer(tokens.token("admin", exp=exp))
+        assert http.post("/keys", json={}, headers=admin).json()["expires"] is None
+        assert http.post("/keys", json=day, headers=admin).status_code == 201
+
+
 @pytest.mark.parametrize(
     ("token", "fault"),
     [

@@ -3,8 +3,10 @@
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from confluent_kafka import Producer
@@ -17,6 +19,7 @@ from tests.brokers import KEPT, Broker
 from tests.certificates import Authority, client_context, tls_section
 from tests.integration.nodes import free_ports
 from tests.stored import split
+from tests.waiting import eventually
 
 from .wire import Wire, wired
 
@@ -31,7 +34,7 @@ READERS = 3
 class Listeners:
     """A broker with a plain listener and one with TLS."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: str = "mechanisms = ['SCRAM-SHA-512']\n") -> None:
         self.authority = Authority(root / "certificates")
         (port,) = free_ports(1)
         self.tls = ("127.0.0.1", port)
@@ -40,9 +43,9 @@ class Listeners:
             config=KEPT
             + tls_section(self.authority, self.authority.server())
             + f"[listeners.secure]\nlisten = '127.0.0.1:{port}'\ntls = true\n"
-            "mechanisms = ['SCRAM-SHA-512']\n"
+            + settings
             # A response has records of one segment.
-            "[topics.defaults]\n'segment.bytes' = 268435456\n",
+            + "[topics.defaults]\n'segment.bytes' = 268435456\n",
         )
 
     def connect(self) -> Wire:
@@ -113,6 +116,56 @@ def test_a_listener_offers_only_its_mechanisms(listeners: Listeners) -> None:
         assert (refused.error_code, list(refused.mechanisms)) == (33, ["SCRAM-SHA-512"])
     with wired(listeners.broker.host_and_port) as wire:
         assert "PLAIN" in wire.ask(SaslHandshakeRequest(mechanism="PLAIN")).mechanisms
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Iterator[Listeners]:
+    """A broker whose clients have certificates on the second listener, and an administrator."""
+    users = tmp_path / "users"
+    users.write_text("admin:of-admin\n")
+    users.chmod(0o600)
+    security = f"authentication = true\nacls = true\nsuper_users = ['User:admin']\nusers_file = '{users}'\n"
+    listeners = Listeners(tmp_path, f"client_certificates = 'required'\n[security]\n{security}")
+    try:
+        listeners.broker.start()
+        yield listeners
+    finally:
+        listeners.broker.end()
+
+
+def test_the_limits_of_a_tenant_hold_for_clients_with_certificates(certified: Listeners) -> None:
+    context = client_context(certified.authority, certified.authority.client("alice"))
+
+    def is_served(wire: Wire) -> bool:
+        try:
+            return bool(wire.ask(MetadataRequest(topics=[])).error_code == 0)
+        except OSError:
+            return False
+
+    with (
+        httpx.Client(base_url=f"http://{certified.broker.http_address}", auth=("admin", "of-admin")) as http,
+        ExitStack() as wires,
+    ):
+
+        def connected() -> Wire:
+            return wires.enter_context(wired(certified.tls, context=context))
+
+        made = http.post("/admin/tenants", json={"id": "acme", "limits": {"connections": 2}})
+        assert made.status_code == 201, made.text
+        http.put("/admin/tenants/acme/principals/User:CN=alice", json={}).raise_for_status()
+        first, second = connected(), connected()
+        assert is_served(first)
+        assert is_served(second)
+        assert not is_served(connected())
+        certified.broker.errors.wait_for(
+            "too many connections: the limit of the tenant is 2", within_s=DEADLINE_S
+        )
+        first.close()
+        eventually(lambda: is_served(connected()))
+        second.close()
+        http.post("/admin/tenants/acme/disable", json={"reason": "ended"}).raise_for_status()
+        assert not is_served(connected())
+        certified.broker.errors.wait_for("the tenant is disabled: ended", within_s=DEADLINE_S)
 
 
 def test_clients_of_another_protocol_are_closed_with_a_reason_in_the_log(listeners: Listeners) -> None:

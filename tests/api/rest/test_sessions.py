@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.access import Caller, SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.sessions import Sessions
-from alpacamq.cluster.commands import UserEdit
+from alpacamq.cluster.commands import AlterTenant, UserEdit
 from alpacamq.cluster.image import SESSION_LEVEL, VERSION_FEATURE
 from alpacamq.model.ids import BrokerId
 from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.security.sessions import Session, csrf_token, session_of, token_of
+from alpacamq.security.tenants import TenantLimits, TenantStatus
 from tests.broker.open_brokers import SettableClock
 
 IDLE_MS, LIFETIME_MS = 60_000, 600_000
@@ -107,6 +108,29 @@ async def test_a_cookie_opens_what_its_user_may_use(site: Site) -> None:
     assert browser.attributes == {"Path=/", "HttpOnly", "SameSite=Strict"}
     assert await browser.status() == 200
     assert await browser.status("POST", "/topics", {"name": "made"}) == 201
+
+
+async def test_a_disabled_tenant_ends_sessions_and_refuses_certificates(site: Site) -> None:
+    browser, access = site.browser(), site.broker.access
+    await browser.log_in()
+    await access.create_tenant("acme", description="", limits=TenantLimits())
+    await access.add_member("acme", "User:bob", is_admin=True)
+    assert await browser.status() == 200
+    certified = Request("GET", "/topics", "", {}, b"", PEER)
+    certified.principal = user("bob")
+    assert (await answer_of(site.rest(certified))).status == 200
+    change = AlterTenant(id="acme", status=TenantStatus.DISABLED, reason="ended")
+    await access.alter_tenant(change)
+    assert await browser.status() == 401
+    refused = await answer_of(site.rest(certified))
+    assert (refused.status, json.loads(refused.body)["detail"]) == (401, "the tenant is disabled: ended")
+    # Its user may log in as another one.
+    await access.set_password("eve", "secret", tuple(Mechanism), DEFAULT_ITERATIONS)
+    assert (await browser.log_in({"user": "eve", "password": "secret"}))["user"] == "eve"
+
+
+async def answer_of(answer: Response | Awaitable[Response]) -> Response:
+    return answer if isinstance(answer, Response) else await answer
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from alpacamq.api.http.messages import Request
 from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.api.sqs.errors import Fault
 from alpacamq.api.sqs.signature import Signatures
+from alpacamq.model.errors import AuthenticationFailed
 from alpacamq.model.ids import TimestampMs
 from alpacamq.security.api_keys import ApiKey
+from alpacamq.security.callers import Caller
+from alpacamq.security.principals import user
 
 from .serving import ACCESS_KEY_ID, SECRET_ACCESS_KEY, SettableClock
 
@@ -69,19 +72,32 @@ def with_headers(request: Request, **changed: str) -> Request:
 
 
 class Keys:
-    """Access without API keys."""
+    """Access with the given API keys, which have all expired, or whose owners are refused."""
 
     def requires_login(self, _authentication: bool | None) -> bool:
         return False
 
-    def __init__(self) -> None:
+    def __init__(self, *keys: ApiKey, refusal: str = "", expired: bool = False) -> None:
         self.failures: list[str] = []
+        self.audited: list[tuple[str, str]] = []
+        self._keys = {key.id: key for key in keys}
+        self._refusal = refusal
+        self._expired = expired
 
     def api_keys(self) -> dict[str, ApiKey]:
-        return {}
+        return self._keys
 
-    def audit_login(self, *_event: str) -> None:
-        pass
+    def used_key(self, key: ApiKey, host: str) -> Caller:
+        if self._expired:
+            raise AuthenticationFailed("the API key has expired")
+        return Caller(user(key.owner), host, key)
+
+    def check_admitted(self, _caller: Caller) -> None:
+        if self._refusal:
+            raise AuthenticationFailed(self._refusal)
+
+    def audit_login(self, name: str, _host: str, _how: str, failure: str = "", key: str = "") -> None:
+        self.audited.append((f"{name} {key}".strip(), failure))
 
     def check_failures(self, host: str) -> None:
         """Let all pass."""
@@ -195,6 +211,37 @@ def test_a_date_that_is_not_that_of_the_key_is_refused() -> None:
 
 def test_without_credentials_nothing_is_checked() -> None:
     assert verdict(with_headers(signed(), authorization=""), settings=SqsSettings()) == ""
+
+
+API_KEY = ApiKey(id="AK1", owner="alice", aws_secret="of-alice", created_ms=0)  # noqa: S106 - of tests
+BY_KEY = signed(key=API_KEY.id, secret=API_KEY.aws_secret)
+
+
+@pytest.mark.parametrize(
+    ("request_", "access", "audited"),
+    [
+        pytest.param(BY_KEY, Keys(API_KEY), ("alice AK1", ""), id="key"),
+        pytest.param(
+            BY_KEY, Keys(API_KEY, expired=True), ("alice AK1", "the API key has expired"), id="expired key"
+        ),
+        pytest.param(
+            BY_KEY,
+            Keys(API_KEY, refusal="disabled"),
+            ("alice AK1", "disabled"),
+            id="key of a disabled tenant",
+        ),
+        pytest.param(signed(), Keys(), (ACCESS_KEY_ID, ""), id="configured key"),
+        pytest.param(
+            signed(), Keys(refusal="disabled"), (ACCESS_KEY_ID, "disabled"), id="configured, disabled tenant"
+        ),
+    ],
+)
+def test_a_login_is_recorded_once_as_what_it_was(
+    request_: Request, access: Keys, audited: tuple[str, str]
+) -> None:
+    with suppress(AuthenticationFailed):
+        Signatures(SETTINGS, CLOCK, cast("Access", access)).check(request_)
+    assert access.audited == [audited]
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ class Login:
         """Return the client; None if its password or token has to be checked with `authenticate`.
 
         A client without credentials is that of its cookie, or of its certificate, or anonymous; so is one
-        with a cookie whose session has ended. Raises AuthenticationFailed, RateLimited.
+        with a cookie whose session has ended, or whose tenant is disabled.
+
+        Raises AuthenticationFailed, RateLimited.
         """
         host = host_of(request)
         header = request.headers.get(AUTHORIZATION)
         if header is None:
-            if request.principal is not None:
-                self._access.audit_login(request.principal.name, host, "certificate")
-            return self._by_cookie(request, host) or without_credentials(request)
+            return self._by_cookie(request, host) or self._unnamed(request)
         scheme, credentials = _split(header)
         if scheme == "bearer":
             if self._is_token(credentials):
@@ -146,8 +146,26 @@ class Login:
         for cookie in cookies.split(";"):
             name, _, token = cookie.strip().partition("=")
             if name == self._cookie:
-                return self._sessions.find(token, host)
+                return self._admitted(self._sessions.find(token, host))
         return None
+
+    def _admitted(self, caller: Caller | None) -> Caller | None:
+        """Return the client of a session; None if its tenant is disabled."""
+        if caller is not None:
+            try:
+                self._access.check_admitted(caller)
+            except AuthenticationFailed:
+                return None
+        return caller
+
+    def _unnamed(self, request: Request) -> Caller:
+        """Return the client of its certificate, or an anonymous one. Raises AuthenticationFailed."""
+        caller = without_credentials(request)
+        if request.principal is not None:
+            with self._recording(request, "certificate", caller.principal.name):
+                self._access.check_admitted(caller)
+            self._access.audit_login(caller.principal.name, caller.host, "certificate")
+        return caller
 
     async def begin_session(self, request: Request, caller: Caller) -> Caller:
         """Begin a session for a client that has just authenticated."""

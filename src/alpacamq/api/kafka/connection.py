@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         # Until when requests are served; afterwards only those that authenticate the client.
         self.admitted_until = inf
         # Since when the client has to authenticate; None if it has.
-        self._stranger_since: float | None = None
+        self._unauthenticated_since: float | None = None
         # Why it is closed once its responses are sent.
         self._close_reason: str | None = None
         # The quotas of its client, as of the last request; None if there are none.
@@ -385,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
     def require_authentication(self) -> None:
         """Serve only requests that authenticate the client, and only small ones."""
         self.admitted_until = -inf
-        self._stranger_since = monotonic()
+        self._unauthenticated_since = monotonic()
         most = min(MAX_UNAUTHENTICATED_BYTES, self._limits.max_request_bytes)
         self._inbox.limit(most, "the limit before authentication is")
 
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         """Serve requests of `caller` that arrive before `until`."""
         self.caller = caller
         self.admitted_until = until
-        self._stranger_since = None
+        self._unauthenticated_since = None
         self._inbox.limit(self._limits.max_request_bytes, "kafka.max_request_bytes is")
 
     def work(self, frame: memoryview) -> Work:
@@ -495,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_overdue(self, now: float) -> bool:
         """Return whether a client has not authenticated in time. Not while its password is checked."""
-        since = self._stranger_since
+        since = self._unauthenticated_since
         return since is not None and not self._held and now - since > self._limits.frame_timeout_ms / 1000
 
     def check_pace(self, now: float) -> None:

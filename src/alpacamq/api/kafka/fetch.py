@@ -611,19 +611,21 @@ class FetchRequests:
     def _rights_changed(self) -> None:
         if self._waiting and not self._is_checking:
             self._is_checking = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(RIGHTS_DELAY_SECONDS, self._check_rights, deque(self._waiting))
+            asyncio.get_running_loop().call_later(RIGHTS_DELAY_SECONDS, self._check_rights)
 
-    def _check_rights(self, waiting: deque[PendingFetch]) -> None:
-        """Check the rights of fetches that wait, some at a time; those that came later have the new ones."""
+    def _check_rights(self) -> None:
+        """Check the rights of the fetches that wait now; those that come later have the new ones."""
         # A change from now on needs another check.
         self._is_checking = False
+        self._check_some(deque(self._waiting))
+
+    def _check_some(self, waiting: deque[PendingFetch]) -> None:
         for _ in range(min(len(waiting), CHECKED_AT_ONCE)):
             pending = waiting.popleft()
             if pending in self._waiting:
                 pending.rights_changed()
         if waiting:
-            asyncio.get_running_loop().call_soon(self._check_rights, waiting)
+            asyncio.get_running_loop().call_soon(self._check_some, waiting)
 
 
 def _of_tenant(tenant: str, call: FetchCall) -> FetchCall:

@@ -106,14 +106,28 @@ class SaslRequests:
         self._lifetime_ms = access.settings.session_lifetime_ms
         self._mechanisms = enabled_mechanisms(has_provider=access.tokens is not None)
         self._sessions: dict[Connection, Session] = {}
+        self._connections: set[Connection] = set()
 
     def opened(self, connection: Connection) -> None:
         """Let a client that must authenticate do nothing else first. Some have, by a certificate."""
-        caller = connection.caller
-        if caller.principal != ANONYMOUS:
-            self._access.audit_login(caller.principal.name, caller.host, "certificate")
+        self._connections.add(connection)
+        connection.on_close(partial(self._forget, connection))
+        if connection.caller.principal != ANONYMOUS:
+            self._admit_certified(connection)
         elif self._access.requires_login(connection.listener.authentication):
             connection.require_authentication()
+
+    def _admit_certified(self, connection: Connection) -> None:
+        """Close the connection of a client that has a certificate, and may not log in."""
+        name, host = connection.caller.principal.name, connection.caller.host
+        try:
+            self._check_admitted(connection, connection.caller)
+        except AuthenticationFailed as error:
+            log.info("authentication_failed", peer=connection.peer, user=name, reason=str(error))
+            self._access.audit_login(name, host, "certificate", str(error))
+            connection.close(f"authentication failed: {error}")
+        else:
+            self._access.audit_login(name, host, "certificate")
 
     def expects_token(self, connection: Connection) -> bool:
         """Return whether the next frame is a SASL message without a header."""
@@ -152,7 +166,6 @@ class SaslRequests:
         session = self._sessions.get(connection)
         if session is None:
             session = self._sessions[connection] = Session()
-            connection.on_close(partial(self._forget, connection))
         now = monotonic()
         mechanisms = self._mechanisms_of(connection)
         if session.phase is not Phase.HANDSHAKE:
@@ -179,6 +192,7 @@ class SaslRequests:
         return tuple(each for each in self._mechanisms if each in allowed) if allowed else self._mechanisms
 
     def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
         self._sessions.pop(connection, None)
 
     def _start(self, connection: Connection, request: tuple[Api, RequestHeader] | None, token: bytes) -> None:
@@ -247,8 +261,7 @@ class SaslRequests:
                 caller = self._proved(connection, session)
             if session.principal not in (None, caller.principal):
                 raise AuthenticationFailed("a connection cannot change its user")
-            self._access.check_admitted(caller)
-            self._check_connections(connection, caller)
+            self._check_admitted(connection, caller)
         except (AuthenticationFailed, RateLimited) as error:
             if session.mechanism == oauth.MECHANISM:
                 return self._refused_token(connection, session, str(error))
@@ -272,16 +285,14 @@ class SaslRequests:
         remaining_ms = max(caller.remaining_ms, MIN_SESSION_MS)
         return min(remaining_ms, self._lifetime_ms) if self._lifetime_ms else remaining_ms
 
-    def _check_connections(self, connection: Connection, caller: Caller) -> None:
-        """Raise AuthenticationFailed if the tenant of a client has as many connections as it may."""
+    def _check_admitted(self, connection: Connection, caller: Caller) -> None:
+        """Raise AuthenticationFailed if the tenant of a client is disabled or has all its connections."""
+        self._access.check_admitted(caller)
         if (limit := self._access.connection_limit(caller)) is None:
             return
         tenant = self._access.tenant_of(caller)
-        count = sum(
-            session.principal is not None and self._access.tenant_of(each.caller) == tenant
-            for each, session in self._sessions.items()
-            if each is not connection
-        )
+        others = (each for each in self._connections if each is not connection)
+        count = sum(self._access.tenant_of(each.caller) == tenant for each in others)
         if count >= limit:
             raise AuthenticationFailed(f"too many connections: the limit of the tenant is {limit}")
 

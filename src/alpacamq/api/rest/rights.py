@@ -247,8 +247,10 @@ IN_HANDLERS: Mapping[str, str] = {
     "GET /readyz": "details with DESCRIBE cluster",
     "GET /metrics": "a tenant's client, with DESCRIBE cluster in its rules: the metrics of the tenant",
     "GET /keys": "shows own keys; with DESCRIBE cluster those of all",
-    "POST /keys": "for oneself; for others, and with a key that is limited or ends earlier, ALTER cluster",
-    "POST /keys/{id}/rotate": "own keys; of others, and with a key that is limited or ends, ALTER cluster",
+    "POST /keys": "for oneself; for others, and with a limited key, or a key or token that ends earlier, "
+    "ALTER cluster",
+    "POST /keys/{id}/rotate": "own keys; of others, and with a key that is limited or ends, or a token, "
+    "ALTER cluster",
     "DELETE /keys/{id}": "own keys; those of others, and others with a limited key, ALTER cluster",
 }
 LOG_IN = "POST /session"

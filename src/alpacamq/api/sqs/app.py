@@ -155,7 +155,6 @@ class SqsApi:
             if (page := foreign_page(request)) is not None:
                 raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
             identity = self._signatures.check(request)
-            self._access.check_admitted(identity)
             tenant = self._access.tenant_of(identity)
             action, parameters = protocol.read(request)
             if tenant is not None:

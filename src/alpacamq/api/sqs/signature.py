@@ -7,7 +7,8 @@ one day. It is valid for 15 minutes.
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl, quote
 from alpacamq.api.http.login import host_of, without_credentials
 from alpacamq.api.http.messages import Request
 from alpacamq.broker.access import Access, Caller
+from alpacamq.model.errors import AuthenticationFailed
 from alpacamq.model.ports import Clock
 from alpacamq.security.principals import user
 from alpacamq.telemetry.logs import get_logger
@@ -67,30 +69,59 @@ class Signatures:
         self._signing_keys: dict[tuple[str, str], bytes] = {}
 
     def check(self, request: Request) -> Caller:
-        """Return the client. Raises Fault if the signature of a request is missing or invalid."""
+        """Return the client.
+
+        Raises Fault if the signature of a request is missing or invalid, and AuthenticationFailed if the key
+        has expired or the tenant of the client is disabled.
+        """
         is_required = bool(self._access_key_id) or self._access.requires_login(request.authentication)
         host = host_of(request)
         if not (header := request.headers.get("authorization", "")):
             if is_required and request.principal is None:
                 raise Fault(MISSING_TOKEN, "Request is missing Authentication Token")
-            return without_credentials(request)
+            return self._unsigned(request)
         if not is_required and not self._access.api_keys():
-            return without_credentials(request)
+            return self._unsigned(request)
         claim = _claim(header)
         if self._access_key_id and hmac.compare_digest(
             claim.access_key_id.encode(), self._access_key_id.encode()
         ):
             self._verify(request, claim, self._secret, host)
-            self._access.audit_login(self._access_key_id, host, "signature")
-            return Caller(user(self._access_key_id), host)
+            return self._admitted(Caller(user(self._access_key_id), host), "signature")
         if (key := self._access.api_keys().get(claim.access_key_id)) is not None:
             self._verify(request, claim, key.aws_secret, host)
-            self._access.audit_login(key.owner, host, "signature", key=key.id)
-            return self._access.used_key(key, host)
+            with self._recording(key.owner, host, "signature", key.id):
+                caller = self._access.used_key(key, host)
+            return self._admitted(caller, "signature")
         if is_required:
             self._failed(host)
             raise Fault(UNKNOWN_KEY, "The security token included in the request is invalid.")
-        return without_credentials(request)
+        return self._unsigned(request)
+
+    def _unsigned(self, request: Request) -> Caller:
+        """Return the client of a request without a signature that counts."""
+        return self._admitted(
+            without_credentials(request), "" if request.principal is None else "certificate"
+        )
+
+    def _admitted(self, caller: Caller, how: str) -> Caller:
+        """Return a client that may log in, and record that it has. Raises AuthenticationFailed."""
+        name = caller.principal.name
+        with self._recording(name, caller.host, how, caller.key_id):
+            self._access.check_admitted(caller)
+        if how:
+            self._access.audit_login(name, caller.host, how, key=caller.key_id)
+        return caller
+
+    @contextmanager
+    def _recording(self, name: str, host: str, how: str, key_id: str) -> Iterator[None]:
+        """Log and audit why the block refuses a client whose signature, or certificate, is right."""
+        try:
+            yield
+        except AuthenticationFailed as error:
+            log.info("authentication_failed", peer=host, api="sqs", user=name, reason=str(error))
+            self._access.audit_login(name, host, how or "no credentials", str(error), key=key_id)
+            raise
 
     def _failed(self, host: str) -> None:
         """Count a wrong key or signature. Raises RateLimited if an address has sent too many."""

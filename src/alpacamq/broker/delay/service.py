@@ -245,13 +245,14 @@ class Delays:
         distance from `base_offset`.
         """
         now_ms = self._clock.now_ms()
+        tenant_limit_ms = self._tenant_limit_ms(partition.identity.topic)
         target = _target(partition)
         to_schedule: list[ToSchedule] = []
         async for some in in_slices(records):
             too_late = [
                 RecordError(record.offset - base_offset, str(error))
                 for due_ms, record in some
-                if (error := self._delay_error(partition.identity.topic, due_ms, now_ms)) is not None
+                if (error := self._delay_error(due_ms, now_ms, tenant_limit_ms)) is not None
             ]
             if too_late:
                 raise InvalidDelay(too_late[0].reason).naming(too_late)
@@ -508,15 +509,20 @@ class Delays:
 
     def _due_ms(self, topic: str, due_ms: int, now_ms: int) -> int:
         """Return the due time to store; raises InvalidDelay if it is too far ahead."""
-        if (error := self._delay_error(topic, due_ms, now_ms)) is not None:
+        if (error := self._delay_error(due_ms, now_ms, self._tenant_limit_ms(topic))) is not None:
             raise error
         return max(due_ms, 1)
 
-    def _delay_error(self, topic: str, due_ms: int, now_ms: int) -> InvalidDelay | None:
+    def _tenant_limit_ms(self, topic: str) -> int | None:
+        """Return the longest delay that the tenant of a topic allows; None without a limit."""
         tenant = tenant_of(self._topics.image, topic)
-        if tenant is not None and (limit := tenant.limits.delay_ms) is not None and due_ms - now_ms > limit:
+        return None if tenant is None else tenant.limits.delay_ms
+
+    def _delay_error(self, due_ms: int, now_ms: int, tenant_limit_ms: int | None) -> InvalidDelay | None:
+        if tenant_limit_ms is not None and due_ms - now_ms > tenant_limit_ms:
             return InvalidDelay(
-                f"a delay of {due_ms - now_ms} ms is longer than the limit of the tenant, {limit} ms"
+                f"a delay of {due_ms - now_ms} ms is longer than the limit of the tenant, "
+                f"{tenant_limit_ms} ms"
             )
         max_delay_ms = self._settings.max_delay_ms
         if due_ms - now_ms <= max_delay_ms and due_ms <= MAX_DUE_MS:

@@ -76,7 +76,7 @@ async def describe_delegation_token(
     access = backend.broker.access
     try:
         _check_allowed(call.caller)
-        assert access.delegation_tokens.settings  # raises if tokens are disabled
+        access.delegation_tokens.check_enabled()
     except AlpacaError as error:
         return wire.DescribeDelegationTokenResponse(error_code=code_of(error))
     owners: set[str] | None = None
@@ -105,8 +105,8 @@ def _may_see(backend: Backend, caller: Caller, token: DelegationToken) -> bool:
     access = backend.broker.access
     return (
         caller.name in token.principals
-        or access.may(caller, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.id)
-        or access.may(caller, Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
+        or access.sees(caller, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.id)
+        or access.sees(caller, Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
     )
 
 

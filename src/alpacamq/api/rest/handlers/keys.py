@@ -61,6 +61,13 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
         raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}", "/scopes")
     now_ms = call.backend.broker.clock.now_ms()
     expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
+    if (remaining_ms := call.caller.remaining_ms) is not None:
+        # A token that ends must not create a key that does not, which its provider could not withdraw.
+        end_ms = now_ms + max(remaining_ms, 1)
+        if expires_ms is None and not access.sees_cluster(call.caller, Operation.ALTER):
+            expires_ms = end_ms
+        if is_longer(expires_ms, end_ms):
+            call.check_cluster(Operation.ALTER)
     if (used := call.caller.key) is not None and (used.scopes or is_longer(expires_ms, used.expires_ms)):
         call.check_cluster(Operation.ALTER)  # a limited key must not create an unlimited one
     key, text = await access.create_api_key(
@@ -80,6 +87,8 @@ async def rotate_key(call: Call[OfKey, Rotation]) -> CreatedKey:
         call.check_cluster(Operation.ALTER)
     if (used := call.caller.key) is not None and (used.scopes or used.expires_ms is not None):
         call.check_cluster(Operation.ALTER)  # a limited key must not replace an unlimited one, nor itself
+    if call.caller.remaining_ms is not None:
+        call.check_cluster(Operation.ALTER)  # nor must a token, which ends
     if old is None:
         raise UnknownApiKey(f"no API key has the id {key_id!r}")
     if old.is_expired(call.backend.broker.clock.now_ms()):
