@@ -56,9 +56,9 @@ class Limit:
         self._now = quotas.now
         self._bucket = bucket_of(identity.key, value, quotas.now())
 
-    def charge(self, amount: float) -> int:
+    def charge(self, amount: float, now: float | None = None) -> int:
         """Count an amount; return how long the client has to be throttled, in milliseconds."""
-        seconds = self._bucket.charge(amount, self._now())
+        seconds = self._bucket.charge(amount, self._now() if now is None else now)
         return self._quotas.throttled(self.identity, seconds) if seconds else 0
 
     def wait_ms(self) -> int:
@@ -94,11 +94,12 @@ def _milliseconds(seconds: float) -> int:
 class ClientLimits:
     """The quotas of one client; None where it has none."""
 
-    __slots__ = ("_epoch", "_quotas", "client_id", "fetch", "mutation", "produce", "request", "user")
+    __slots__ = ("_epoch", "_quotas", "client_id", "fetch", "mutation", "now", "produce", "request", "user")
 
     def __init__(self, quotas: "Quotas", user: str, client_id: str | None) -> None:
         self._quotas = quotas
         self._epoch = quotas.epoch
+        self.now = quotas.now
         # The name of the principal, with its type.
         self.user = user
         self.client_id = client_id

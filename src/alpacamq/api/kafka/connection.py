@@ -28,6 +28,7 @@ from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
 from .call import KAFKA_LISTENER
 from .inbox import LARGE_BYTES, SCRATCH_BYTES, Buffers, Inbox, InFlight
+from .operations import AllowedTopics
 from .outbox import Outbox, Piece, SocketOutbox, TransportOutbox, release, size_of
 from .turns import Abandoned, Turns, Work
 
@@ -236,6 +237,9 @@ class Connection(asyncio.BufferedProtocol):
         self._stranger_since: float | None = None
         # Why it is closed once its responses are sent.
         self._close_reason: str | None = None
+        # Topics that its client was allowed to write and to read; None before the first.
+        self.writable: AllowedTopics | None = None
+        self.readable: AllowedTopics | None = None
         # The quotas of its client, as of the last request; None if there are none.
         self.limits: ClientLimits | None = None
         # Since when the client is to be charged for the time of its turn, and for how much of those before.
@@ -377,6 +381,23 @@ class Connection(asyncio.BufferedProtocol):
         now = monotonic()
         seconds, self._charged_at = now - self._charged_at, now
         return limits.request.charge(seconds)
+
+    def charge_produced(self, limits: ClientLimits, size: int, seconds: float | None = None) -> int:
+        """Charge the client for the bytes of a request and its time; return for how long it is throttled.
+
+        Without `seconds`, the time is that of its turns since it was last charged.
+        """
+        now, throttle_ms = limits.now(), 0
+        if limits.request is not None:
+            if seconds is None:
+                at = monotonic()
+                seconds, self._charged_at = at - self._charged_at, at
+            throttle_ms = limits.request.charge(seconds, now)
+        if limits.produce is not None and (bytes_ms := limits.produce.charge(size, now)) > throttle_ms:
+            throttle_ms = bytes_ms
+        if throttle_ms:
+            self.mute(throttle_ms)
+        return throttle_ms
 
     def charge_from_now(self) -> None:
         """Begin to charge the client for time."""

@@ -40,7 +40,7 @@ from alpacamq.telemetry.tracing import ClientApi
 from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
 from .fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessions
-from .operations import topic_refusal
+from .operations import AllowedTopics
 from .outbox import Piece
 from .turns import Work
 
@@ -302,14 +302,12 @@ class PendingFetch:
         """Return the error of a topic that the client must not read; `known` are those found before."""
         if topic not in known:
             assert self._limited is not None
-            known[topic] = topic_refusal(
-                self._broker.access,
-                self._limited,
-                Operation.READ,
-                topic,
-                self._broker.topics,
-                by_id=self._header.api_version >= TOPIC_IDS_FROM,
-            )
+            if (readable := self._connection.readable) is None:
+                broker = self._broker
+                readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
+                self._connection.readable = readable
+            by_id = self._header.api_version >= TOPIC_IDS_FROM
+            known[topic] = readable.refusal(self._limited, topic, by_id=by_id)
         return known[topic]
 
     def _without_refused(self, part: Found, known: dict[bytes, AlpacaError | None]) -> Found:
