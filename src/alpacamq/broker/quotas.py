@@ -47,7 +47,7 @@ class _Identity(NamedTuple):
 class Limit:
     """A quota and how much of it is used, by all the clients that share it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_now", "_quotas", "identity", "value")
+    __slots__ = ("__weakref__", "_bucket", "_now", "_quotas", "burst", "grain", "identity", "value")
 
     def __init__(self, identity: _Identity, value: float, quotas: "Quotas") -> None:
         self.identity = identity
@@ -55,16 +55,21 @@ class Limit:
         self._quotas = quotas
         self._now = quotas.now
         self._bucket = bucket_of(identity.key, value, quotas.now())
+        # The amount that one request should not exceed.
+        self.burst = max(1, int(self._bucket.burst))
+        # An amount that may be counted together with the next ones.
+        self.grain = self._bucket.burst / 100
 
-    def charge(self, amount: float, now: float | None = None) -> int:
+    def charge(self, amount: float) -> int:
         """Count an amount; return how long the client has to be throttled, in milliseconds."""
-        seconds = self._bucket.charge(amount, self._now() if now is None else now)
+        seconds = self._bucket.charge(amount, self._now())
         return self._quotas.throttled(self.identity, seconds) if seconds else 0
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
-        seconds = self._bucket.wait_seconds(self._now())
-        return _milliseconds(seconds) if seconds else 0
+        if self._bucket.level >= 0:
+            return 0
+        return _milliseconds(self._bucket.wait_seconds(self._now()))
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
@@ -81,11 +86,6 @@ class Limit:
         self._bucket.charge(1, now)
         return True
 
-    @property
-    def burst(self) -> int:
-        """The amount that one request should not exceed, at least 1."""
-        return max(1, int(self._bucket.burst))
-
 
 def _milliseconds(seconds: float) -> int:
     return -int(-seconds * 1000 // 1)  # rounded up: afterwards it is over
@@ -94,12 +94,11 @@ def _milliseconds(seconds: float) -> int:
 class ClientLimits:
     """The quotas of one client; None where it has none."""
 
-    __slots__ = ("_epoch", "_quotas", "client_id", "fetch", "mutation", "now", "produce", "request", "user")
+    __slots__ = ("_epoch", "_quotas", "client_id", "fetch", "mutation", "produce", "request", "user")
 
     def __init__(self, quotas: "Quotas", user: str, client_id: str | None) -> None:
         self._quotas = quotas
         self._epoch = quotas.epoch
-        self.now = quotas.now
         # The name of the principal, with its type.
         self.user = user
         self.client_id = client_id

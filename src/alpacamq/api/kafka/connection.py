@@ -115,6 +115,9 @@ TURN_SECONDS = 0.004
 LAST_RESPONSE_SECONDS = 0.3
 # Of a client that has yet to authenticate: its largest messages are those of SASL.
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
+# Small requests are charged for their time together, when it adds up to this; for their bytes at the end of
+# the turn.
+CHARGED_SECONDS = 0.0002
 # How soon a throttled connection learns that quotas have changed.
 MUTE_CHECK_SECONDS = 5.0
 
@@ -245,6 +248,9 @@ class Connection(asyncio.BufferedProtocol):
         # Since when the client is to be charged for the time of its turn, and for how much of those before.
         self._charged_at = 0.0
         self._uncharged_seconds = 0.0
+        self._uncharged_bytes = 0
+        # When the turn began, or its last request was started.
+        self._now = 0.0
         # While it is throttled: the timer that ends it, and when it is over.
         self._mute_timer: asyncio.TimerHandle | None = None
         self._muted_until = 0.0
@@ -324,7 +330,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._inbox.is_inside_frame:
             self._frame_began_at = self._active_at
         self._inbox.received(nbytes)
-        self._turn()
+        if not self._inbox.is_filling:
+            self._turn()
 
     def reserve(self) -> Answer:
         """Reserve the next position in the order of responses."""
@@ -378,8 +385,12 @@ class Connection(asyncio.BufferedProtocol):
         limits = self.limits
         if limits is None or limits.request is None or not self._in_turn:
             return 0
-        now = monotonic()
-        seconds, self._charged_at = now - self._charged_at, now
+        # Reading the clock takes as long as the rest: if the quota is not small, the end of the last request
+        # will do.
+        now = self._now if limits.request.grain > CHARGED_SECONDS else monotonic()
+        if (seconds := now - self._charged_at) < CHARGED_SECONDS and seconds < limits.request.grain:
+            return 0
+        self._charged_at = now
         return limits.request.charge(seconds)
 
     def charge_produced(self, limits: ClientLimits, size: int, seconds: float | None = None) -> int:
@@ -387,17 +398,27 @@ class Connection(asyncio.BufferedProtocol):
 
         Without `seconds`, the time is that of its turns since it was last charged.
         """
-        now, throttle_ms = limits.now(), 0
-        if limits.request is not None:
-            if seconds is None:
-                at = monotonic()
-                seconds, self._charged_at = at - self._charged_at, at
-            throttle_ms = limits.request.charge(seconds, now)
-        if limits.produce is not None and (bytes_ms := limits.produce.charge(size, now)) > throttle_ms:
-            throttle_ms = bytes_ms
+        throttle_ms = 0
+        if seconds is None:
+            throttle_ms = self.charge_time()
+        elif limits.request is not None:
+            throttle_ms = limits.request.charge(seconds)
+        if limits.produce is not None:
+            size += self._uncharged_bytes
+            if size < limits.produce.grain:
+                self._uncharged_bytes = size
+            else:
+                self._uncharged_bytes = 0
+                throttle_ms = max(throttle_ms, limits.produce.charge(size))
         if throttle_ms:
             self.mute(throttle_ms)
         return throttle_ms
+
+    def charge_rest(self) -> None:
+        """Charge the client for the bytes of its small requests."""
+        size, self._uncharged_bytes = self._uncharged_bytes, 0
+        if size and self.limits is not None and self.limits.produce is not None:
+            self.mute(self.limits.produce.charge(size))
 
     def charge_from_now(self) -> None:
         """Begin to charge the client for time."""
@@ -549,7 +570,8 @@ class Connection(asyncio.BufferedProtocol):
     def _turn(self) -> None:
         self._in_turn = True
         if self.limits is not None:
-            self._charged_at = monotonic() - self._uncharged_seconds
+            self._now = monotonic()
+            self._charged_at = self._now - self._uncharged_seconds
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -563,6 +585,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.limits is not None:
             # The rest is charged with the next request: the responses of this turn are complete.
             self._uncharged_seconds = monotonic() - self._charged_at
+            self.charge_rest()
         self._in_turn = False
         if self.is_closed:
             return
@@ -593,7 +616,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
-            if monotonic() > until and not self._held:
+            self._now = monotonic()
+            if self._now > until and not self._held:
                 self.hold()
                 self._shared.turns.call(self.proceed)
         self._shared.requests.end_turn()
@@ -703,6 +727,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
+        if self.limits is not None:
+            self.charge_rest()
+            if self.limits.request is not None:
+                self.limits.request.charge(self._uncharged_seconds)
         # Free memory now: this object lives until the garbage collector finds its cycles.
         self._inbox.drop()
         self._large = None

@@ -433,9 +433,12 @@ class PendingFetch:
         throttle_ms = self._connection.charge_time()
         limits = self._connection.limits
         if limits is not None and limits.fetch is not None:
-            size = sum(part.fetched.records_bytes for part in sent)
+            size = 0
+            for part in sent:
+                size += part.fetched.records_bytes
             throttle_ms = max(throttle_ms, limits.fetch.charge(size))
-        self._connection.mute(throttle_ms)
+        if throttle_ms:
+            self._connection.mute(throttle_ms)
         return throttle_ms
 
     def _count(self, part: Found) -> None:
@@ -596,8 +599,8 @@ class FetchRequests:
             session_id = NO_SESSION if session is None else session.id
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
-        if fetch_limit is not None:
-            call = call._replace(max_bytes=min(call.max_bytes, fetch_limit.burst))
+        if fetch_limit is not None and call.max_bytes > fetch_limit.burst:
+            call = call._replace(max_bytes=fetch_limit.burst)
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:
