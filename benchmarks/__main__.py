@@ -24,6 +24,7 @@ BENCHMARKS = (
     "metrics_cost",
     "tracing_cost",
     "security_cost",
+    "security_load",
     "tls_cost",
     "quota_accuracy",
     "footprint",

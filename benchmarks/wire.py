@@ -10,8 +10,9 @@ from struct import Struct
 
 from alpacamq.model.records import Record, write_batch
 
-PRODUCE, FETCH, LIST_OFFSETS, API_VERSIONS = 0, 1, 2, 18
+PRODUCE, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 0, 1, 2, 17, 18, 36
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 7, 4, 1
+SASL_HANDSHAKE_VERSION, SASL_AUTHENTICATE_VERSION = 1, 0
 CLIENT = b"bench"
 REQUEST_TIMEOUT_MS = 30_000
 SOCKET_TIMEOUT_S = 60.0
@@ -62,6 +63,19 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError(f"closed after {len(data)} of {size} bytes")
         data += chunk
     return bytes(data)
+
+
+def log_in(connection: socket.socket, user: str, password: str) -> None:
+    """Authenticate with PLAIN."""
+    token = f"\0{user}\0{password}".encode()
+    for request in (
+        _request(SASL_HANDSHAKE, SASL_HANDSHAKE_VERSION, _string("PLAIN")),
+        _request(SASL_AUTHENTICATE, SASL_AUTHENTICATE_VERSION, _SIZE.pack(len(token)) + token),
+    ):
+        connection.sendall(request)
+        code = int.from_bytes(receive(connection)[4:6], "big", signed=True)
+        if code:
+            raise Refused(f"the login of {user} was answered with error {code}")
 
 
 def one_record_batch(size: int) -> bytes:

@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -63,15 +63,25 @@ def one_in_flight(address: str, topic: str, *, connections: int, size: int, seco
 
 
 def pipelined(
-    address: str, request: bytes, response_bytes: int, *, connections: int, depth: int, seconds: float
+    address: str,
+    request: bytes,
+    response_bytes: int,
+    *,
+    connections: int,
+    depth: int,
+    seconds: float,
+    prepare: Callable[[socket.socket], None] | None = None,
 ) -> Acknowledged:
-    """Keep up to `depth` requests in flight on each connection.
+    """Keep up to `depth` requests in flight on each connection, after it was prepared.
 
     Answers are counted by their known size; their content is not read.
     """
     block_of = max(depth // 2, 1)
     block = request * block_of
     with _connected(address, connections) as sockets, selectors.EpollSelector() as selector:
+        if prepare is not None:
+            for connection in sockets:
+                prepare(connection)
         pipes = [_Pipe(connection, block, response_bytes * block_of) for connection in sockets]
         for pipe in pipes:
             selector.register(pipe.connection, selectors.EVENT_READ, pipe)

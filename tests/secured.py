@@ -50,7 +50,8 @@ class As(KafkaRequests):
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         self._latest[self._name] = connection
-        connection.caller = Caller(user(self._name), connection.caller.host)
+        if connection.caller.principal != user(self._name):
+            connection.caller = Caller(user(self._name), connection.caller.host)
         super().handle(connection, frame)
 
 

@@ -195,9 +195,9 @@ async def test_members_that_change_or_may_not_change_the_rules_of_their_tenant_a
         await access.create_tenant("acme", description="", limits=TenantLimits())
         await access.add_member("acme", "User:alice", is_admin=True)
         await access.add_member("acme", "User:bob", is_admin=False)
-        assert access.check_rules(ALICE, Operation.ALTER) == "acme"
+        assert access.check_whole(ALICE, Operation.ALTER) == "acme"
         with pytest.raises(ClusterNotAuthorized):
-            access.check_rules(bob, Operation.ALTER)
+            access.check_whole(bob, Operation.ALTER)
         events = await written(tmp_path / "audit.log", 5)
     assert [(each.principal, each.operation, each.resource_type, each.allowed) for each in events[3:]] == [
         ("User:alice", "ALTER", "cluster", True),

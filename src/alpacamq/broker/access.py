@@ -157,6 +157,8 @@ class Access:
         # Raises an error if a group would be one more than the tenant may have.
         self.check_new_group: Callable[[str, str], None] = lambda _tenant, _group: None
         self._listeners: list[Callable[[], None]] = []
+        # Counted up with every change of users, rules, keys and tenants.
+        self.epoch = 0
         # Done with the next change, if something waits for it.
         self._change: asyncio.Future[None] | None = None
         metadata.subscribe(self._metadata_changed)
@@ -175,6 +177,7 @@ class Access:
 
     def _metadata_changed(self, delta: Delta) -> None:
         if delta.security:
+            self.epoch += 1
             self._authorizer = None
             self._tenants = None
             self._walls.clear()
@@ -256,6 +259,10 @@ class Access:
             or self.audit is not None
             or self.tenant_of(caller) is not None
         )
+
+    def may_keep(self, operation: Operation) -> bool:
+        """Return whether a decision that allows an operation may be kept: not if each of them is recorded."""
+        return self.audit is None or not self.audit.records_allowed(operation)
 
     def sees(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return whether a client may do something to the resource of this name, which it did not ask for.

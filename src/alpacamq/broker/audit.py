@@ -125,6 +125,10 @@ class Audit:
         """Attribute the decisions that follow in this task to a request."""
         _REQUEST.set(AuditedRequest(api, name, client_id, request_id, caller))
 
+    def records_allowed(self, operation: Operation) -> bool:
+        """Return whether an operation is recorded even if it is allowed."""
+        return operation in self._logged
+
     def decided(
         self, caller: Caller, operation: Operation, kind: ResourceType, name: str, *, allowed: bool
     ) -> None:

@@ -5,6 +5,7 @@ A change of quotas is in force with the next request.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -60,7 +61,17 @@ class _Identity(NamedTuple):
 class Limit:
     """A quota and how much of it is used, by all the clients that share it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_now", "_quotas", "identity", "message_bytes", "value")
+    __slots__ = (
+        "__weakref__",
+        "_bucket",
+        "_now",
+        "_quotas",
+        "burst",
+        "grain",
+        "identity",
+        "message_bytes",
+        "value",
+    )
 
     def __init__(self, identity: _Identity, value: float, quotas: "Quotas") -> None:
         self.identity = identity
@@ -68,6 +79,10 @@ class Limit:
         self._quotas = quotas
         self._now = quotas.now
         self._bucket = bucket_of(identity.key, value, quotas.now())
+        # The amount that one request should not exceed.
+        self.burst = max(1, int(self._bucket.burst))
+        # An amount that may be counted together with the next ones.
+        self.grain = self._bucket.burst / 100
         # Of a quota of messages: the size of the last ones.
         self.message_bytes: float = MESSAGE_BYTES
 
@@ -78,8 +93,9 @@ class Limit:
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
-        seconds = self._bucket.wait_seconds(self._now())
-        return _milliseconds(seconds) if seconds else 0
+        if self._bucket.level >= 0:
+            return 0
+        return _milliseconds(self._bucket.wait_seconds(self._now()))
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
@@ -96,11 +112,6 @@ class Limit:
         self._bucket.charge(1, now)
         return True
 
-    @property
-    def burst(self) -> int:
-        """The amount that one request should not exceed, at least 1."""
-        return max(1, int(self._bucket.burst))
-
 
 def _milliseconds(seconds: float) -> int:
     return -int(-seconds * 1000 // 1)  # rounded up: afterwards it is over
@@ -109,11 +120,14 @@ def _milliseconds(seconds: float) -> int:
 class TrafficLimit:
     """The limits of what a client writes, or of what it reads: its quota, and the rates of its tenant."""
 
-    __slots__ = ("of_bytes", "of_messages")
+    __slots__ = ("grain_bytes", "grain_messages", "of_bytes", "of_messages")
 
     def __init__(self, of_bytes: Sequence[Limit], of_messages: Limit | None) -> None:
         self.of_bytes = of_bytes
         self.of_messages = of_messages
+        # Amounts that may be counted together with the next ones.
+        self.grain_bytes = min((limit.grain for limit in of_bytes), default=inf)
+        self.grain_messages = inf if of_messages is None else of_messages.grain
 
     def charge(self, size_bytes: int, messages: int) -> int:
         """Count bytes and messages; return how long the client has to be throttled, in milliseconds."""

@@ -37,6 +37,9 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
+    # That of enumerations is several times slower, and decisions are looked up by it.
+    __hash__ = int.__hash__
+
 
 class PatternType(IntEnum):
     """How the name in a rule is compared. ANY and MATCH are for filters."""
@@ -67,6 +70,8 @@ class Operation(IntEnum):
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
+
+    __hash__ = int.__hash__
 
 
 class Permission(IntEnum):

@@ -316,38 +316,39 @@ class TokenBucket:
     burst, and the last amount.
     """
 
-    __slots__ = ("_at", "_level", "_longest_seconds", "burst", "rate")
+    __slots__ = ("_at", "_longest_seconds", "burst", "level", "rate")
 
     def __init__(self, rate: float, burst: float, longest_seconds: float, now: float) -> None:
         self.rate = rate
         self.burst = burst
         self._longest_seconds = longest_seconds
-        self._level = burst
+        # What is left, as of `_at`; negative while there is something to wait for.
+        self.level = burst
         self._at = now
 
     def charge(self, amount: float, now: float) -> float:
         """Take an amount; return the seconds until it is paid for, 0 if it is already."""
         rate = self.rate
-        level = self._level + (now - self._at) * rate
+        level = self.level + (now - self._at) * rate
         if level > self.burst:
             level = self.burst
         level -= amount
         self._at = now
         if level >= 0:
-            self._level = level
+            self.level = level
             return 0.0
         seconds = -level / rate
         if seconds > self._longest_seconds:
             seconds = self._longest_seconds
             level = -seconds * rate
-        self._level = level
+        self.level = level
         return seconds
 
     def wait_seconds(self, now: float) -> float:
         """Return the seconds until all that was taken is paid for."""
-        if self._level >= 0:
+        if self.level >= 0:
             return 0.0
-        return max(0.0, -self._level / self.rate - (now - self._at))
+        return max(0.0, -self.level / self.rate - (now - self._at))
 
 
 def bucket_of(key: QuotaKey, value: float, now: float) -> TokenBucket:

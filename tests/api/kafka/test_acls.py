@@ -12,8 +12,11 @@ import pytest
 
 from alpacamq.api.kafka import fetch
 from alpacamq.api.kafka.fetch import PARTITIONS_AT_ONCE
+from alpacamq.api.kafka.operations import AllowedTopics
 from alpacamq.api.kafka.produce import BYTES_AT_ONCE
+from alpacamq.broker.access import Caller
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.model.errors import UnknownTopicId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.acls import (
@@ -29,6 +32,7 @@ from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from alpacamq.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from alpacamq.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from alpacamq.security.principals import user
 from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
 from tests.waiting import eventually
 
@@ -375,6 +379,76 @@ def test_without_rules_producing_and_fetching_ask_for_no_decision(
         topic_id = broker.call(broker.broker.topics.create(topic, partitions=1)).id
         monkeypatch.setattr(broker.broker.access, "may", decide)
         assert (produced(wire, topic_id), fetched(wire, topic_id)) == (0, 0)
+
+
+def test_a_decision_is_kept_until_rights_change(
+    broker: SecuredBroker, alice: Wire, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = broker.broker.topics.image.topic(made).id
+    access = broker.broker.access
+    asked: list[Operation] = []
+
+    def may(caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        asked.append(operation)
+        return access.sees(caller, operation, kind, name)
+
+    monkeypatch.setattr(access, "may", may)
+    broker.allow(Operation.READ, ResourceType.TOPIC, made)
+    broker.allow(Operation.WRITE, ResourceType.TOPIC, made)
+    for _ in range(3):
+        assert (produced(alice, topic_id), fetched(alice, topic_id)) == (0, 0)
+    assert asked == [Operation.WRITE, Operation.READ]
+    broker.revoke(AclFilter(operation=Operation.WRITE))
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (produced(alice, topic_id), fetched(alice, topic_id)) == (denied, 0)
+    broker.revoke()
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert (produced(alice, topic_id), fetched(alice, topic_id)) == (unknown, unknown)
+
+
+class AuditOfWrites:
+    """Counts decisions about writing."""
+
+    def __init__(self) -> None:
+        self.decisions = 0
+
+    def records_allowed(self, operation: Operation) -> bool:
+        return operation is Operation.WRITE
+
+    def decided(self, _caller: Caller, operation: Operation, *_: Any, allowed: bool) -> None:
+        self.decisions += allowed and operation is Operation.WRITE
+
+
+def test_every_write_is_recorded_if_writes_are_audited(
+    broker: SecuredBroker, alice: Wire, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Operation.WRITE, ResourceType.TOPIC, made)
+    audit = AuditOfWrites()
+    monkeypatch.setattr(broker.broker.access, "audit", audit)
+    topic_id = broker.broker.topics.image.topic(made).id
+    assert [produced(alice, topic_id) for _ in range(3)] == [0, 0, 0]
+    assert audit.decisions == 3
+    monkeypatch.undo()  # before the rule is removed
+
+
+def test_a_kept_decision_is_about_one_client_and_one_way_to_name_topics(
+    broker: SecuredBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic[:16].ljust(16, "-")  # as long as an id
+    made = broker.call(broker.broker.topics.create(name, partitions=1))
+    broker.allow(Operation.READ, ResourceType.TOPIC, name)
+    key = name.encode()
+    allowed = AllowedTopics(broker.broker.access, broker.broker.topics, Operation.READ)
+    alice, bob = Caller(user(ALICE), "127.0.0.1"), Caller(user("bob"), "127.0.0.1")
+    assert allowed.refusal(alice, key, by_id=False) is None
+    assert isinstance(allowed.refusal(alice, key, by_id=True), UnknownTopicId)
+    assert allowed.refusal(alice, made.id.bytes, by_id=True) is None
+    assert isinstance(allowed.refusal(bob, made.id.bytes, by_id=True), UnknownTopicId)
+    monkeypatch.setattr("alpacamq.api.kafka.operations.MAX_ALLOWED_TOPICS", 1)
+    broker.allow(Operation.READ, ResourceType.TOPIC, "*")
+    for asked in (b"a", b"b", b"a"):
+        assert allowed.refusal(alice, asked, by_id=False) is None
+    assert allowed.kept == 1
 
 
 def test_a_name_in_place_of_an_id_gets_round_no_rule(broker: SecuredBroker, admin: Wire, alice: Wire) -> None:

@@ -37,7 +37,7 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicState,
 )
 from alpacamq.security.principals import user
-from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaKey, QuotaOp, entity_of
+from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaKey, QuotaOp, TokenBucket, entity_of
 from tests.secured import ADMIN, ALICE, SecuredBroker, secured_broker
 from tests.waiting import eventually
 
@@ -247,6 +247,37 @@ def test_what_was_used_is_paid_for_with_time(
     clock.now += throttle_ms / 1000 + 0.25
     with wired(secured.addresses[ALICE]) as alice:
         assert produce(alice, topic_id, BURST - 1000).throttle_time_ms == 0
+
+
+def test_small_requests_are_charged_for_all_their_bytes(
+    secured: SecuredBroker, topic_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(secured, "producer_byte_rate", 1000 * RATE, user=ALICE)
+    charge = TokenBucket.charge
+    charged: list[float] = []
+    sent: list[int] = []
+
+    def counted(bucket: TokenBucket, amount: float, now: float) -> float:
+        charged.append(amount)
+        return charge(bucket, amount, now)
+
+    monkeypatch.setattr(TokenBucket, "charge", counted)
+    data = PartitionProduceData(index=0, records=batch(10))
+    topic_data = [TopicProduceData(topic_id=topic_id, partition_data=[data])]
+    request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=topic_data)
+    with wired(secured.addresses[ALICE]) as alice:
+        send_frame = alice.send_frame
+
+        def noted(payload: bytes) -> None:
+            sent.append(len(payload))
+            send_frame(payload)
+
+        monkeypatch.setattr(alice, "send_frame", noted)
+        for _ in range(50):
+            alice.send(request)
+        for _ in range(50):
+            assert alice.receive(ProduceRequest).throttle_time_ms == 0
+        eventually(lambda: sum(charged) == sum(sent))
 
 
 def test_a_throttled_connection_is_not_read_while_others_are(

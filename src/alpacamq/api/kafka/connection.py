@@ -28,6 +28,7 @@ from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
 from .call import KAFKA_LISTENER
 from .inbox import LARGE_BYTES, SCRATCH_BYTES, Buffers, Inbox, InFlight
+from .operations import AllowedTopics
 from .outbox import Outbox, Piece, SocketOutbox, TransportOutbox, release, size_of
 from .turns import Abandoned, Turns, Work
 
@@ -114,6 +115,9 @@ TURN_SECONDS = 0.004
 LAST_RESPONSE_SECONDS = 0.3
 # Of a client that has yet to authenticate: its largest messages are those of SASL.
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
+# Small requests are charged for their time together, when it adds up to this; for what they write at the end
+# of the turn.
+CHARGED_SECONDS = 0.0002
 # How soon a throttled connection learns that quotas have changed.
 MUTE_CHECK_SECONDS = 5.0
 
@@ -236,11 +240,17 @@ class Connection(asyncio.BufferedProtocol):
         self._unauthenticated_since: float | None = None
         # Why it is closed once its responses are sent.
         self._close_reason: str | None = None
+        # Topics that its client was allowed to write and to read; None before the first.
+        self.writable: AllowedTopics | None = None
+        self.readable: AllowedTopics | None = None
         # The quotas of its client, as of the last request; None if there are none.
         self.limits: ClientLimits | None = None
         # Since when the client is to be charged for the time of its turn, and for how much of those before.
         self._charged_at = 0.0
         self._uncharged_seconds = 0.0
+        self._uncharged_bytes = self._uncharged_messages = 0
+        # When the turn began, or its last request was started.
+        self._now = 0.0
         # While it is throttled: the timer that ends it, and when it is over.
         self._mute_timer: asyncio.TimerHandle | None = None
         self._muted_until = 0.0
@@ -320,7 +330,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._inbox.is_inside_frame:
             self._frame_began_at = self._active_at
         self._inbox.received(nbytes)
-        self._turn()
+        if not self._inbox.is_filling:
+            self._turn()
 
     def reserve(self) -> Answer:
         """Reserve the next position in the order of responses."""
@@ -374,9 +385,44 @@ class Connection(asyncio.BufferedProtocol):
         limits = self.limits
         if limits is None or limits.request is None or not self._in_turn:
             return 0
-        now = monotonic()
-        seconds, self._charged_at = now - self._charged_at, now
+        # Reading the clock takes as long as the rest: if the quota is not small, the end of the last request
+        # will do.
+        now = self._now if limits.request.grain > CHARGED_SECONDS else monotonic()
+        if (seconds := now - self._charged_at) < CHARGED_SECONDS and seconds < limits.request.grain:
+            return 0
+        self._charged_at = now
         return limits.request.charge(seconds)
+
+    def charge_produced(
+        self, limits: ClientLimits, size: int, messages: int, seconds: float | None = None
+    ) -> int:
+        """Charge the client for a request and its time; return for how long it is throttled, in milliseconds.
+
+        Without `seconds`, the time is that of its turns since it was last charged.
+        """
+        throttle_ms = 0
+        if seconds is None:
+            throttle_ms = self.charge_time()
+        elif limits.request is not None:
+            throttle_ms = limits.request.charge(seconds)
+        if limits.produce is not None:
+            size += self._uncharged_bytes
+            messages += self._uncharged_messages
+            if size < limits.produce.grain_bytes and messages < limits.produce.grain_messages:
+                self._uncharged_bytes, self._uncharged_messages = size, messages
+            else:
+                self._uncharged_bytes = self._uncharged_messages = 0
+                throttle_ms = max(throttle_ms, limits.produce.charge(size, messages))
+        if throttle_ms:
+            self.mute(throttle_ms)
+        return throttle_ms
+
+    def charge_rest(self) -> None:
+        """Charge the client for what its small requests have written."""
+        size, messages = self._uncharged_bytes, self._uncharged_messages
+        self._uncharged_bytes = self._uncharged_messages = 0
+        if size and self.limits is not None and self.limits.produce is not None:
+            self.mute(self.limits.produce.charge(size, messages))
 
     def charge_from_now(self) -> None:
         """Begin to charge the client for time."""
@@ -528,7 +574,8 @@ class Connection(asyncio.BufferedProtocol):
     def _turn(self) -> None:
         self._in_turn = True
         if self.limits is not None:
-            self._charged_at = monotonic() - self._uncharged_seconds
+            self._now = monotonic()
+            self._charged_at = self._now - self._uncharged_seconds
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -542,6 +589,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.limits is not None:
             # The rest is charged with the next request: the responses of this turn are complete.
             self._uncharged_seconds = monotonic() - self._charged_at
+            self.charge_rest()
         self._in_turn = False
         if self.is_closed:
             return
@@ -572,7 +620,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
-            if monotonic() > until and not self._held:
+            self._now = monotonic()
+            if self._now > until and not self._held:
                 self.hold()
                 self._shared.turns.call(self.proceed)
         self._shared.requests.end_turn()
@@ -682,6 +731,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
+        if self.limits is not None:
+            self.charge_rest()
+            if self.limits.request is not None:
+                self.limits.request.charge(self._uncharged_seconds)
         # Free memory now: requests in progress may keep this object.
         self._inbox.drop()
         self._large = None

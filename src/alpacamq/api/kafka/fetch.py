@@ -40,7 +40,7 @@ from alpacamq.telemetry.tracing import ClientApi
 from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
 from .fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessions
-from .operations import topic_refusal
+from .operations import AllowedTopics
 from .outbox import Piece
 from .turns import Work
 
@@ -302,14 +302,12 @@ class PendingFetch:
         """Return the error of a topic that the client must not read; `known` are those found before."""
         if topic not in known:
             assert self._limited is not None
-            known[topic] = topic_refusal(
-                self._broker.access,
-                self._limited,
-                Operation.READ,
-                topic,
-                self._broker.topics,
-                by_id=self._header.api_version >= TOPIC_IDS_FROM,
-            )
+            if (readable := self._connection.readable) is None:
+                broker = self._broker
+                readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
+                self._connection.readable = readable
+            by_id = self._header.api_version >= TOPIC_IDS_FROM
+            known[topic] = readable.refusal(self._limited, topic, by_id=by_id)
         return known[topic]
 
     def _without_refused(self, part: Found, known: dict[bytes, AlpacaError | None]) -> Found:
@@ -438,12 +436,14 @@ class PendingFetch:
         throttle_ms = self._connection.charge_time()
         limits = self._connection.limits
         if limits is not None and limits.fetch is not None:
-            size = sum(part.fetched.records_bytes for part in sent)
-            messages = sum(
-                part.records.next_offset - part.offset for part in sent if part.records is not None
-            )
+            size = messages = 0
+            for part in sent:
+                size += part.fetched.records_bytes
+                if part.records is not None:
+                    messages += part.records.next_offset - part.offset
             throttle_ms = max(throttle_ms, limits.fetch.charge(size, messages))
-        self._connection.mute(throttle_ms)
+        if throttle_ms:
+            self._connection.mute(throttle_ms)
         return throttle_ms
 
     def _count(self, part: Found) -> None:
@@ -604,8 +604,8 @@ class FetchRequests:
             session_id = NO_SESSION if session is None else session.id
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
-        if fetch_limit is not None:
-            call = call._replace(max_bytes=min(call.max_bytes, fetch_limit.burst_bytes))
+        if fetch_limit is not None and call.max_bytes > (burst_bytes := fetch_limit.burst_bytes):
+            call = call._replace(max_bytes=burst_bytes)
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:

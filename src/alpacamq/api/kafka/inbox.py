@@ -174,6 +174,11 @@ class Inbox:
         """Whether the remaining bytes of the large frame exceed the reserved memory."""
         return self._large is not None and self._filled == self._room_bytes < len(self._large)
 
+    @property
+    def is_filling(self) -> bool:
+        """Whether there is room for more bytes of a large frame, which is incomplete."""
+        return self._large is not None and self._filled < self._room_bytes
+
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes."""
         if self._large is not None:

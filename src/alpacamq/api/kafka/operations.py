@@ -36,6 +36,49 @@ def topic_refusal(
     return UnknownTopicId(f"no topic has the id {key.hex()}")
 
 
+# Topics of one client; beyond, all are decided again.
+MAX_ALLOWED_TOPICS = 1000
+
+
+class AllowedTopics:
+    """The topics that one client was allowed to use, by the names or ids in its requests.
+
+    They are forgotten when rights change, or when the client authenticates as another one. Refusals are not
+    kept.
+    """
+
+    __slots__ = ("_access", "_by_id", "_caller", "_epoch", "_keys", "_operation", "_topics")
+
+    def __init__(self, access: Access, topics: Topics, operation: Operation) -> None:
+        self._access = access
+        self._topics = topics
+        self._operation = operation
+        self._keys: set[bytes] = set()
+        # Whose rights, by which state of them, and how requests name topics.
+        self._caller: Caller | None = None
+        self._epoch = -1
+        self._by_id = False
+
+    @property
+    def kept(self) -> int:
+        return len(self._keys)
+
+    def refusal(self, caller: Caller, key: bytes, *, by_id: bool) -> AlpacaError | None:
+        """Return the error of a topic that the client must not use; see `topic_refusal`."""
+        access, keys = self._access, self._keys
+        if caller is not self._caller or access.epoch != self._epoch or by_id is not self._by_id:
+            keys.clear()
+            self._caller, self._epoch, self._by_id = caller, access.epoch, by_id
+        elif key in keys:
+            return None
+        refusal = topic_refusal(access, caller, self._operation, key, self._topics, by_id=by_id)
+        if refusal is None and access.may_keep(self._operation):
+            if len(keys) >= MAX_ALLOWED_TOPICS:
+                keys.clear()
+            keys.add(key)
+        return refusal
+
+
 def not_allowed(operation: Operation, topic: str) -> AlpacaError:
     return TopicNotAuthorized(f"{operation.name} is not allowed on topic {topic!r}")
 

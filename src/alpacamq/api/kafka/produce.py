@@ -14,7 +14,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.split import may_hold_delays
 from alpacamq.broker.partition.appends import Acks, Append
@@ -26,7 +25,6 @@ from alpacamq.broker.partition.validation import (
     needs_unpacking,
     unpacked,
 )
-from alpacamq.broker.quotas import ClientLimits
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.broker.transactions import retry_if_marker_written
@@ -84,7 +82,7 @@ from alpacamq.telemetry.tracing import ClientApi
 
 from .brokers import BrokerNode, hinted_nodes, leader_hint
 from .errors import code_of, text_of
-from .operations import topic_refusal
+from .operations import AllowedTopics
 from .turns import Work
 
 if TYPE_CHECKING:
@@ -359,17 +357,6 @@ def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> Parti
     )
 
 
-def _charge(
-    connection: "Connection", limits: ClientLimits, size: int, messages: int, throttle_ms: int
-) -> int:
-    """Count the bytes and messages of a request, and throttle its connection; return for how long."""
-    if limits.produce is not None and (used_ms := limits.produce.charge(size, messages)) > throttle_ms:
-        throttle_ms = used_ms
-    if throttle_ms:
-        connection.mute(throttle_ms)
-    return throttle_ms
-
-
 class ProduceRequests:
     """Handles Produce requests of all connections."""
 
@@ -395,11 +382,10 @@ class ProduceRequests:
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(self._broker.topics, connection, answer, header, call, tenant)
         deferred: list[Deferred] = []
-        for _ in self._stage(connection.caller, header, call, pending, deferred, tenant):
+        for _ in self._stage(connection, header, call, pending, deferred, tenant):
             pass
         if (limits := connection.limits) is not None:
-            throttle_ms = 0 if limits.request is None else connection.charge_time()
-            pending.throttle_ms = _charge(connection, limits, len(frame), pending.messages, throttle_ms)
+            pending.throttle_ms = connection.charge_produced(limits, len(frame), pending.messages)
         if deferred:
             connection.hold()
             connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
@@ -423,15 +409,16 @@ class ProduceRequests:
             answer = None if call.acks == ACKS_NONE else connection.reserve()
             pending = LargeProduce(self._broker.topics, connection, answer, header, call, tenant)
             deferred: list[Deferred] = []
-            for _ in self._stage(connection.caller, header, call, pending, deferred, tenant):
+            for _ in self._stage(connection, header, call, pending, deferred, tenant):
                 if work.is_over:
                     self._broker.commit()
                     await work.pause()
             self._broker.commit()
             await self._append_in_slices(pending, header.api_version, call, deferred, work)
             if (limits := connection.limits) is not None:
-                throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
-                pending.throttle_ms = _charge(connection, limits, len(frame), pending.messages, throttle_ms)
+                pending.throttle_ms = connection.charge_produced(
+                    limits, len(frame), pending.messages, work.used_seconds
+                )
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -443,7 +430,7 @@ class ProduceRequests:
 
     def _stage(
         self,
-        caller: Caller,
+        connection: "Connection",
         header: RequestHeader,
         call: ProduceCall,
         pending: PendingProduce,
@@ -454,7 +441,7 @@ class ProduceRequests:
         now_ms = self._broker.clock.now_ms()
         topics = self._broker.topics
         find = topics.find
-        is_limited = self._broker.access.limits(caller)
+        is_limited = self._broker.access.limits(connection.caller)
         # Added to names; ids are those of the topics of all tenants.
         prefix = b""
         if tenant is not None and header.api_version < TOPIC_IDS_FROM:
@@ -463,7 +450,7 @@ class ProduceRequests:
             entries = pending.topic(sent)
             key = prefix + sent if prefix else sent
             yield
-            if is_limited and (refusal := self._refusal(caller, header, call, key)) is not None:
+            if is_limited and (refusal := self._refusal(connection, header, call, key, tenant)) is not None:
                 for index, _ in partitions:
                     entries.append(refused(index, refusal))
                     yield
@@ -509,22 +496,29 @@ class ProduceRequests:
                 pending.stage(self._broker, partition, append)
 
     def _refusal(
-        self, caller: Caller, header: RequestHeader, call: ProduceCall, key: bytes
+        self,
+        connection: "Connection",
+        header: RequestHeader,
+        call: ProduceCall,
+        key: bytes,
+        tenant: str | None,
     ) -> AlpacaError | None:
         """Return the error of a topic to which the client must not write."""
-        access, write = self._broker.access, Operation.WRITE
+        caller = connection.caller
         if call.transactional_id is not None:
             try:
-                access.check_transactional_id(caller, write, call.transactional_id)
+                self._broker.access.check_transactional_id(caller, Operation.WRITE, call.transactional_id)
             except TransactionalIdNotAuthorized as error:
                 return error
-        if (tenant := access.tenant_of(caller)) is not None:
+        if tenant is not None:
             try:
                 self._broker.tenant_usage.check_storage_of(tenant)
             except TenantStorageFull as error:
                 return error
-        by_id = header.api_version >= TOPIC_IDS_FROM
-        return topic_refusal(access, caller, write, key, self._broker.topics, by_id=by_id)
+        if (writable := connection.writable) is None:
+            broker = self._broker
+            writable = connection.writable = AllowedTopics(broker.access, broker.topics, Operation.WRITE)
+        return writable.refusal(caller, key, by_id=header.api_version >= TOPIC_IDS_FROM)
 
     async def _catch_up(
         self,

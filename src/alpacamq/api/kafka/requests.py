@@ -242,6 +242,8 @@ class KafkaRequests:
         """Set the quotas of a connection; they are kept as long as they and its client are the same."""
         if connection.limits is None:
             connection.charge_from_now()
+        else:
+            connection.charge_rest()
         connection.limits = self._quotas.of(connection.caller, client_id)
         if self._quotas.limits_connections and connection.received_at < connection.admitted_until:
             try:
