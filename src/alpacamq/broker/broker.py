@@ -60,6 +60,7 @@ from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
 from .quotas import Quotas
+from .registry import Registry
 from .remote.appends import RemoteAppends
 from .remote.fifo import FifoQueues
 from .remote.history import RemoteHistory
@@ -415,6 +416,7 @@ class Broker:
             peers=peers,
             flush_elsewhere=self.reads.flush,
         )
+        self.registry = Registry(resources)
         self.tenant_usage = TenantUsage(self.topics, self.groups, self.queues, self.reads)
         self.access.check_new_group = self.tenant_usage.check_group
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
@@ -484,6 +486,7 @@ class Broker:
                 await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
             tasks.create_task(self.transactions.run())
+            tasks.create_task(self.registry.run())
             # These would take a partition that is not loaded yet for a deleted one.
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())

@@ -127,13 +127,14 @@ def transactions(broker: Broker) -> Check:
 
 
 def coordinators(broker: Broker) -> Check:
-    """Check that the state of every group, transaction, queue and delayed message was loaded."""
+    """Check that the state of groups, transactions, queues, delayed messages and schemas was loaded."""
     return _listed(
         iter(
             broker.groups.failures()
             + broker.transactions.failures()
             + broker.queues.failures()
             + broker.delays.failures()
+            + broker.registry.failures()
         )
     )
 

@@ -20,8 +20,12 @@ TRANSACTIONS_TOPIC = TopicName("__transaction_state")
 QUEUES_TOPIC = TopicName("__queue_state")
 DELAYS_TOPIC = TopicName("__delayed_messages")
 AUDIT_TOPIC = TopicName("__audit")
+# The name that Confluent's schema registry uses: its records are the same.
+SCHEMAS_TOPIC = TopicName("_schemas")
 # Written by the broker only; clients may read them.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC, AUDIT_TOPIC})
+INTERNAL_TOPICS = frozenset(
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC, AUDIT_TOPIC, SCHEMAS_TOPIC}
+)
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 HOUR_MS = 3_600_000

@@ -48,6 +48,7 @@ from alpacamq.model.topics import (
     DELAYS_TOPIC,
     OFFSETS_TOPIC,
     QUEUES_TOPIC,
+    SCHEMAS_TOPIC,
     TRANSACTIONS_TOPIC,
     topic_config,
 )
@@ -58,6 +59,7 @@ _AFFECTED: dict[str, str] = {
     TRANSACTIONS_TOPIC: "transactional ids of this shard: they cannot be used",
     QUEUES_TOPIC: "queues of this shard: they cannot be used",
     DELAYS_TOPIC: "delayed messages of this shard: none is delivered",
+    SCHEMAS_TOPIC: "the schema registry: it cannot be used",
 }
 
 

@@ -14,6 +14,7 @@ from alpacamq.model.errors import AlpacaError, CoordinatorLoading
 BEFORE_DOORS = {"CannotListen", "ConfigError"}
 # Of clients and other APIs, which other tests may have imported.
 ELSEWHERE = (
+    "alpacamq.registry.",
     "alpacamq.cli.",
     "alpacamq.client.",
     "alpacamq.api.kafka.",

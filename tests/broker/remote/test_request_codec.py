@@ -29,12 +29,14 @@ from alpacamq.model.errors import (
 from alpacamq.model.state_machine import Request
 from alpacamq.queues.engine import REQUESTS as QUEUE_REQUESTS
 from alpacamq.queues.messages import QueueId, RecordsArrived, SettleReply, SettleRequest
+from alpacamq.registry.machine import SchemaRegistry
 
 CODECS = {
     "groups": RequestCodec(GroupCoordinator.HANDLERS),
     "transactions": RequestCodec(TransactionCoordinator.HANDLERS),
     "queues": RequestCodec(QUEUE_REQUESTS),
     "delays": RequestCodec(DELAY_REQUESTS),
+    "registry": RequestCodec(SchemaRegistry.HANDLERS),
 }
 KINDS = [
     pytest.param(codec, kind, id=f"{name}-{kind.__name__}")
@@ -87,6 +89,7 @@ def _values_of_class(kind: type) -> st.SearchStrategy[Any]:
         float: st.floats(allow_nan=False),
         UUID: st.uuids(),
         type(None): st.none(),
+        msgspec.UnsetType: st.just(msgspec.UNSET),
     }
     if kind not in simple:
         raise TypeError(f"{kind.__name__} cannot be sent to another broker")

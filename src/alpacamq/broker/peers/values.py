@@ -14,6 +14,8 @@ import msgspec
 from alpacamq.model import errors as e
 from alpacamq.model.ports import Buffer
 from alpacamq.model.state_machine import Request
+from alpacamq.registry import errors as registry_errors
+from alpacamq.registry.schema import Incompatibility, InvalidSchema
 
 MAX_ERROR_TEXT = 4000
 
@@ -129,6 +131,9 @@ ATTRIBUTES: Mapping[type[e.AlpacaError], Mapping[str, Callable[[Any], object]]] 
     e.MemberIdRequired: {"member_id": lambda value: msgspec.convert(value, str)},
     e.QuotaExceeded: {"retry_after_ms": lambda value: msgspec.convert(value, int)},
     e.StaleReceipt: {"is_done": lambda value: msgspec.convert(value, bool)},
+    registry_errors.IncompatibleSchema: {
+        "reasons": lambda value: msgspec.convert(value, tuple[Incompatibility, ...])
+    },
     e.DamagedLog: {
         "path": lambda value: Path(msgspec.convert(value, str)),
         "position": lambda value: msgspec.convert(value, int),
@@ -137,7 +142,8 @@ ATTRIBUTES: Mapping[type[e.AlpacaError], Mapping[str, Callable[[Any], object]]] 
 }
 _CLASSES: Mapping[str, type[e.AlpacaError]] = {
     kind.__name__: kind
-    for kind in vars(e).values()
+    for module in (e, registry_errors)
+    for kind in (*vars(module).values(), InvalidSchema)
     if isinstance(kind, type) and issubclass(kind, e.AlpacaError) and kind is not e.AlpacaError
 }
 _RECORD_ERRORS = "record_errors"

@@ -80,6 +80,7 @@ class StateMachineTopic(Generic[M]):
         check: Callable[[Partition, M], Outcome] | None = None,
         batching: Batching | None = None,
         overrides: Mapping[str, str] | None = None,
+        partitions: int = COUNT,
         requests: Iterable[type[Request[Any]]] = (),
         answer: Callable[[StateMachineHost[M], Request[Any]], Awaitable[Any]] | None = None,
         undo: Callable[[Request[Any], Any], None] | None = None,
@@ -102,6 +103,7 @@ class StateMachineTopic(Generic[M]):
         self._read = read
         self._check = check
         self._batching = batching
+        self._partitions = partitions
         self._overrides = {**OVERRIDES, **(overrides or {})}
         self._topics = resources.topics
         # Of the partitions that this broker leads, by index.
@@ -189,7 +191,9 @@ class StateMachineTopic(Generic[M]):
     async def ensure_exists(self) -> None:
         """Create the topic if necessary; its machines may be on other brokers."""
         if not self.exists:
-            await self._topics.ensure_internal(self.topic, partitions=COUNT, overrides=self._overrides)
+            await self._topics.ensure_internal(
+                self.topic, partitions=self._partitions, overrides=self._overrides
+            )
 
     async def ask(self, request: Request[R]) -> R:
         """Return the reply of the machine that a request belongs to, on any broker.
@@ -297,7 +301,7 @@ class StateMachineTopic(Generic[M]):
             except TimeoutError:
                 raise CoordinatorLoading("the broker is starting") from None
         # Even if it exists in the image: it may still be in creation for a request that was cancelled.
-        await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
+        await self._topics.create_internal(self.topic, partitions=self._partitions, overrides=self._overrides)
         self._leadership_changed()
         self._is_started = True
 
