@@ -73,7 +73,7 @@ class ParsedSchema(Protocol):
         ...
 
     def incompatibilities(self, writer: "ParsedSchema") -> Sequence[Incompatibility]:
-        """Return the reasons why a reader with this schema cannot read data of `writer`, of the same language."""
+        """Return why a reader with this schema cannot read all data of `writer`, of the same language."""
         ...
 
     def mismatch(self, data: bytes | memoryview) -> Mismatch | None:
