@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 OURS = SOURCE / "alpacamq"
 
-PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "timers", "security"}
+PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "timers", "registry", "security"}
 MAY_IMPORT = {
     "model": set(),
     "telemetry": set(),

@@ -1,0 +1,1 @@
+"""The schema registry: subjects, versions, compatibility, and the three schema languages."""
