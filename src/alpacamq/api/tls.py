@@ -35,6 +35,12 @@ READ_BYTES = 256 << 10
 _HANDSHAKE_RECORD = 22
 # Small pieces are encrypted together.
 _JOINED_BYTES = 16 << 10
+# Records that are decrypted in one turn of the event loop. One of 27 bytes can hold a key update, which takes
+# 50 µs and brings no data.
+MAX_RECORDS = 64
+_RECORD_HEADER_BYTES = 5
+# Answers to key updates that wait for a client that does not read.
+_MAX_ANSWER_BYTES = 16 << 10
 
 
 class Handshakes:
@@ -59,14 +65,14 @@ class Handshakes:
     def in_progress(self) -> int:
         return len(self._silent) + len(self._begun)
 
-    def opened(self, connection: "TlsConnection") -> bool:
-        """Add a connection; return False if there are too many. One that has sent nothing makes room."""
+    def opened(self, connection: "TlsConnection") -> None:
+        """Add a connection. If there are too many, the oldest makes room, first of those that are silent.
+
+        A client that means it completes its handshake long before it is the oldest.
+        """
         if self.in_progress >= MAX_HANDSHAKES:
-            if not self._silent:
-                return False
-            next(iter(self._silent)).fail("too many handshakes at the same time")
+            next(iter(self._silent or self._begun)).fail("too many handshakes at the same time")
         self._silent[connection] = None
-        return True
 
     def begun(self, connection: "TlsConnection") -> None:
         """Note that a client has sent its first bytes."""
@@ -175,7 +181,15 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._protocol: asyncio.BaseProtocol | None = None
         self._principal: Principal | None = None
         self._is_paused = False
+        self._is_write_paused = False
+        # Whether its handshake waits for CPU time.
+        self._is_waiting = False
         self._is_delivering = False
+        # Received bytes that are not passed to TLS yet: records for later turns, or a part of a header.
+        self._rest = memoryview(b"")
+        self._is_rest_due = False
+        # How much is missing of the last record that was passed to TLS.
+        self._missing_bytes = 0
         # Whether the end of our data was sent; what the client sends afterwards is dropped.
         self._has_ended = False
         self._peer = ""
@@ -187,8 +201,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self._peer = f"{host}:{port}"
         self._timer = self.loop.call_later(HANDSHAKE_SECONDS, self._time_out)
-        if not self._handshakes.opened(self):
-            self.fail("too many handshakes at the same time")
+        self._handshakes.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -199,10 +212,13 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
+        self._is_write_paused = True
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._flush()
         if self._protocol is not None:
             self._protocol.resume_writing()
 
@@ -215,11 +231,57 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         received = memoryview(self._handshakes.buffer)[:nbytes]
         if self._object is None and not self._begin(received):
             return
-        self._incoming.write(received)
+        self._take(memoryview(bytes(self._rest) + received) if self._rest else received)
+        if self._has_records:
+            self._inner.pause_reading()
+            self._go_on()
+
+    def _take(self, received: memoryview) -> None:
+        """Pass records to TLS, as many as one turn may decrypt."""
+        end = self._end_of_turn(received)
+        self._incoming.write(received[:end])
+        # Copied once: the buffer that was received into is used again.
+        self._rest = received[end:] if received.readonly else memoryview(bytes(received[end:]))
         if self._protocol is None:
             self._handshakes.run(self)
         else:
             self._deliver()
+
+    def _end_of_turn(self, received: memoryview) -> int:
+        """Return how much to decrypt in this turn: a number of records, none without its whole header."""
+        at = self._missing_bytes
+        for _ in range(MAX_RECORDS):
+            if at + _RECORD_HEADER_BYTES > len(received):
+                break
+            at += _RECORD_HEADER_BYTES + (received[at + 3] << 8 | received[at + 4])
+        end = min(at, len(received))
+        self._missing_bytes = at - end
+        return end
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether received records wait for a later turn."""
+        return len(self._rest) >= _RECORD_HEADER_BYTES
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._is_paused or self._is_waiting or self._has_ended or self._inner.is_closing()
+
+    def _go_on(self) -> None:
+        """Decrypt what has arrived; if there is nothing, read."""
+        if self._is_stopped:
+            return
+        if not self._has_records:
+            self._inner.resume_reading()
+        elif not self._is_rest_due:
+            self._is_rest_due = True
+            self.loop.call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        self._is_rest_due = False
+        if not self._is_stopped:
+            self._guarded(self._take, self._rest)
+            self._go_on()
 
     def eof_received(self) -> bool:
         # A client that closes without a word during its handshake is a port scan or a health check.
@@ -285,12 +347,13 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def wait(self) -> None:
         """Read nothing more until `proceed`."""
+        self._is_waiting = True
         self._inner.pause_reading()
 
     def proceed(self) -> None:
         """Read again."""
-        if not (self._is_paused or self._inner.is_closing()):
-            self._inner.resume_reading()
+        self._is_waiting = False
+        self._go_on()
 
     def _time_out(self) -> None:
         self.fail(f"the handshake took longer than {HANDSHAKE_SECONDS:.0f} s")
@@ -329,14 +392,29 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
                     is_more = self._take_all(tls, cast("asyncio.Protocol", protocol))
                 if not is_more:
                     break
-            if self._outgoing.pending and not self._inner.is_closing():
-                self._flush()  # the answer to a key update
+            if self._outgoing.pending:
+                self._answer_key_updates()
         except ssl.SSLError as error:
             log.info("connection_closed", peer=self._peer, reason=f"TLS: {_reason(error)}")
             self._flush()
             self.abort()
         finally:
             self._is_delivering = False
+
+    def _answer_key_updates(self) -> None:
+        if not self._is_write_paused:
+            self._flush()
+        elif self._outgoing.pending > _MAX_ANSWER_BYTES:
+            log.info("connection_closed", peer=self._peer, reason="TLS: key updates without end")
+            self.abort()
+
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Run a step of the connection; an error closes it, as it does when the transport calls the step."""
+        try:
+            step(*arguments)
+        except Exception:  # noqa: BLE001 - a bug costs one connection, not the broker
+            log.exception("connection_crashed", peer=self._peer)
+            self.abort()
 
     def _fill_buffer(self, tls: ssl.SSLObject, protocol: asyncio.BufferedProtocol) -> bool:
         """Fill the protocol's buffer; return whether there may be more."""
@@ -388,13 +466,13 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        self._inner.resume_reading()
+        self._go_on()
         if self._incoming.pending or (self._object is not None and self._object.pending()):
             self.loop.call_soon(self._deliver_rest)
 
     def _deliver_rest(self) -> None:
         if not self._inner.is_closing():
-            self._deliver()
+            self._guarded(self._deliver)
 
     def is_reading(self) -> bool:
         return not self._is_paused
