@@ -377,6 +377,9 @@ class Counts:
     def admits_connection(self, _host: str) -> bool:
         return True
 
+    def connection_closed(self, _connection: object) -> None:
+        pass
+
 
 async def test_a_connection_is_counted_and_forgotten_under_the_same_address() -> None:
     loop, counts = asyncio.get_running_loop(), Counts()
