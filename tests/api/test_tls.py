@@ -14,10 +14,11 @@ import uvloop
 
 from alpacamq.api import tls as tls_module
 from alpacamq.api.listening import ListenerSettings, ListeningSocket, is_within
-from alpacamq.api.tls import Handshakes, ListenerTls, TlsConnection
+from alpacamq.api.tls import MAX_RECORDS, Handshakes, ListenerTls, TlsConnection
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.tls import Certificates, ClientCertificates, TlsSettings
 from alpacamq.model.address import Address
+from alpacamq.model.ids import TimestampMs
 from alpacamq.telemetry.metrics import ListenerStats
 from tests.certificates import Authority, Pair, client_context
 from tests.waiting import eventually
@@ -237,6 +238,104 @@ async def test_silent_connections_make_room_for_new_ones(
         writer.close()
         for _, each in silent:
             each.close()
+
+
+async def test_connections_that_do_not_continue_make_room_for_new_ones(
+    certificates: Certificates, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_module, "MAX_HANDSHAKES", 3)
+    async with served(certificates) as listener:
+        begun = [await listener.connect_plain() for _ in range(3)]
+        for _, each in begun:
+            each.write(b"\x16")
+        while len(listener.handshakes._begun) < 3:  # noqa: ASYNC110 - their bytes are under way
+            await asyncio.sleep(0.001)
+        reader, writer = await listener.connect(client_context(authority))
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        assert await begun[0][0].read() == b""
+        for each in (writer, *(each for _, each in begun)):
+            each.close()
+
+
+class Pieces(asyncio.Protocol):
+    """Notes the sizes of what it gets at a time."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10])
+async def test_many_small_records_take_several_turns(
+    certificates: Certificates, authority: Authority, cut: int
+) -> None:
+    """So that records which take long, such as key updates, do not stop others."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    count = 5 * MAX_RECORDS
+    async with served(certificates, Pieces) as listener:
+        reader, writer = await listener.connect_plain()
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(1 << 16))
+        # With the end of the handshake, and cut inside a record or its header.
+        for _ in range(count):
+            client.write(b"x")
+        data = outgoing.read()
+        writer.write(data[: len(data) - cut])
+        while not (listener.protocols and sum(pieces(listener)) >= count - 1):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        writer.write(data[len(data) - cut :])
+        while sum(pieces(listener)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert max(pieces(listener)) <= MAX_RECORDS
+        writer.close()
+
+
+def pieces(listener: Served) -> list[int]:
+    protocol = listener.protocols[0]
+    assert isinstance(protocol, Pieces)
+    return protocol.sizes
+
+
+class LaterClock(SystemClock):
+    """The system's clock, which tests can advance."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(super().now_ms() + self.ahead_ms)
+
+
+async def test_a_resumed_session_ends_with_the_certificate_of_its_client(
+    server_pair: Pair, authority: Authority
+) -> None:
+    clock = LaterClock()
+    settings = TlsSettings(certificate=server_pair.certificate, key=server_pair.key, client_ca=authority.ca)
+    context = client_context(authority, authority.client("alice"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def connect(address: Address, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+        with (
+            socket.create_connection((address.host, address.port), timeout=DEADLINE_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as secured,
+        ):
+            secured.sendall(b"who\n")
+            return secured.recv(100), secured.session
+
+    async with served(Certificates(settings, clock), mode=ClientCertificates.REQUIRED) as listener:
+        answer, session = await asyncio.to_thread(connect, listener.address, None)
+        assert b"alice" in answer
+        assert (await asyncio.to_thread(connect, listener.address, session))[0] == answer
+        clock.ahead_ms = 100 * 365 * 86_400_000
+        assert (await asyncio.to_thread(connect, listener.address, session))[0] == b""
 
 
 async def test_client_certificates_name_the_principal(

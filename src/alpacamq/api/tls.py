@@ -334,6 +334,10 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._timer.cancel()
         self._handshakes.ended(self)
         certificate = tls.getpeercert()
+        # TLS 1.2 resumes sessions without a ticket too, and does not look at the certificate again.
+        if certificate and tls.session_reused and self._tls.certificates.has_expired(certificate):
+            self.fail("the client's certificate has expired")
+            return
         if certificate and self._tls.names_principals:
             self._principal = self._tls.certificates.principal(certificate)
             if self._principal is None:
@@ -412,7 +416,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         """Run a step of the connection; an error closes it, as it does when the transport calls the step."""
         try:
             step(*arguments)
-        except Exception:  # noqa: BLE001 - a bug costs one connection, not the broker
+        except Exception:
             log.exception("connection_crashed", peer=self._peer)
             self.abort()
 

@@ -112,6 +112,10 @@ class Certificates:
         """Return the principal of a verified certificate; None if no rule gives it a name."""
         return self._rules.principal(certificate.get("subject", ()))
 
+    def has_expired(self, certificate: Mapping[str, Any]) -> bool:
+        """Return whether a certificate that was verified earlier has expired since."""
+        return ssl.cert_time_to_seconds(certificate["notAfter"]) * 1000 < self._clock.now_ms()
+
     @property
     def expires_ms(self) -> Mapping[str, int]:
         """When the first certificate in each file expires, by setting; of tls.crl, its next update."""
