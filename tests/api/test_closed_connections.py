@@ -7,7 +7,7 @@ collection would stay for ever: the broker exempts what such a collection has fo
 import asyncio
 import gc
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import structlog
 import uvloop
 
+from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.http.reader import RequestReader
 from alpacamq.api.http.server import Connection as HttpConnection
 from alpacamq.api.http.server import HttpListener
@@ -61,6 +62,15 @@ SENT: Mapping[str, Mapping[str, bytes]] = {
 }
 
 
+class _Forgetful(EchoApp):
+    """Keeps no request: each has its connection."""
+
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        answer = super().__call__(request)
+        self.requests.clear()
+        return answer
+
+
 @asynccontextmanager
 async def listening(
     directory: Path, authority: Authority
@@ -82,7 +92,7 @@ async def listening(
         host, port = kafka.bind()
         http.bind()
         requests = KafkaRequests(Backend(broker=broker, host=host, port=port))
-        tasks = [asyncio.create_task(kafka.run(requests)), asyncio.create_task(http.run(EchoApp()))]
+        tasks = [asyncio.create_task(kafka.run(requests)), asyncio.create_task(http.run(_Forgetful()))]
         try:
             await kafka.listening.wait()
             await http.listening.wait()
