@@ -136,9 +136,9 @@ class Access:
         # Whether access rules decide; otherwise every client may do everything.
         self.is_enforced = settings.acls
         self._authorizer: Authorizer | None = None
-        # The tenants of principals, and the wall around each; made again after a change.
+        # The tenants of principals, and the authorizer of each; made again after a change.
         self._tenants: dict[str, str] | None = None
-        self._walls: dict[str, TenantWall] = {}
+        self._tenant_authorizers: dict[str, TenantAuthorizer] = {}
         self._threads = ThreadPoolExecutor(PASSWORD_THREADS, thread_name_prefix="password")
         # For unknown users, as long as the cluster has no users.
         self._own_secret = secrets.token_bytes(32)
@@ -180,7 +180,7 @@ class Access:
             self.epoch += 1
             self._authorizer = None
             self._tenants = None
-            self._walls.clear()
+            self._tenant_authorizers.clear()
             self._known_shapes.clear()
             keys = self._metadata.image.api_keys
             self.last_use_ms = {each: used for each, used in self.last_use_ms.items() if each in keys}
@@ -235,8 +235,8 @@ class Access:
             tenants = self._tenants = {each.principal: each.tenant for each in members}
         return tenants.get(caller.name) if tenants else None
 
-    def _wall(self, tenant: str) -> "TenantWall":
-        if (wall := self._walls.get(tenant)) is None:
+    def _tenant_authorizer(self, tenant: str) -> "TenantAuthorizer":
+        if (found := self._tenant_authorizers.get(tenant)) is None:
             image = self._metadata.image
             authorizer = None
             if self.is_enforced:
@@ -248,8 +248,8 @@ class Access:
                         if each.tenant == tenant and each.is_admin
                     ],
                 )
-            wall = self._walls[tenant] = TenantWall(image.tenants[tenant], authorizer)
-        return wall
+            found = self._tenant_authorizers[tenant] = TenantAuthorizer(image.tenants[tenant], authorizer)
+        return found
 
     def limits(self, caller: Caller) -> bool:
         """Return whether decisions about a client matter: it may be denied something, or they are audited."""
@@ -273,7 +273,7 @@ class Access:
         if caller.key is not None and not caller.key.allows(operation):
             return False
         if (tenant := self.tenant_of(caller)) is not None:
-            return self._wall(tenant).may(caller, operation, kind, name)
+            return self._tenant_authorizer(tenant).may(caller, operation, kind, name)
         return not self.is_enforced or self.authorizer.may(caller.name, caller.host, operation, kind, name)
 
     def sees_topic(self, caller: Caller, operation: Operation, topic: str) -> bool:
@@ -301,7 +301,7 @@ class Access:
         if caller.key is not None and not caller.key.allows(operation):
             return False
         if (tenant := self.tenant_of(caller)) is not None:
-            return self._wall(tenant).may_any(caller, operation, kind)
+            return self._tenant_authorizer(tenant).may_any(caller, operation, kind)
         return not self.is_enforced or self.authorizer.may_any(caller.name, caller.host, operation, kind)
 
     def may_topic(self, caller: Caller, operation: Operation, topic: str) -> bool:
@@ -366,7 +366,7 @@ class Access:
             self.check_cluster(caller, operation)
             return ""
         is_in_scope = caller.key is None or caller.key.allows(operation)
-        is_allowed = is_in_scope and self._wall(tenant).may_whole(caller, operation)
+        is_allowed = is_in_scope and self._tenant_authorizer(tenant).may_whole(caller, operation)
         if self.audit is not None:
             self.audit.decided(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME, allowed=is_allowed)
         if not is_allowed:
@@ -703,7 +703,7 @@ class Access:
         return Caller(user(key.owner), host, key)
 
 
-class TenantWall:
+class TenantAuthorizer:
     """Decides what members of a tenant may do: only inside it, and there by its own rules."""
 
     def __init__(self, tenant: Tenant, authorizer: Authorizer | None) -> None:

@@ -6,12 +6,14 @@ a restart.
 """
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.cluster.tenants import topics_of
+from alpacamq.cluster.tenants import topics_by_tenant, topics_of
 from alpacamq.model.errors import AlpacaError, TenantLimitReached, TenantStorageFull
 from alpacamq.model.names import split_id, split_topic
+from alpacamq.model.topics import Topic
 from alpacamq.queues.messages import BUILT_IN_GROUP
 from alpacamq.telemetry.logs import get_logger
 
@@ -62,27 +64,32 @@ class TenantUsage:
 
     async def measure(self) -> None:
         """Measure the tenants with limits."""
-        tenants = self._topics.image.tenants.values()
+        image = self._topics.image
+        limits = {tenant.id: tenant.limits for tenant in image.tenants.values()}
+        limited = {
+            tenant: each.storage_bytes for tenant, each in limits.items() if each.storage_bytes is not None
+        }
         full: dict[str, int] = {}
-        for tenant in list(tenants):
-            limit = tenant.limits.storage_bytes
-            if limit is not None and (await self._stored(tenant.id, retry_ms=0))[1] >= limit:
-                full[tenant.id] = limit
+        topics = topics_by_tenant(image) if limited else {}
+        for tenant, limit in limited.items():
+            _, storage_bytes = await self._stored(topics.get(tenant, []), retry_ms=0)
+            if storage_bytes >= limit:
+                full[tenant] = limit
         self._report(full)
         self._full = full
-        counted = {each.id: each.limits.groups for each in tenants if each.limits.groups is not None}
-        self._groups_of = {}
-        if counted:
-            found: dict[str, set[str]] = {tenant: set() for tenant in counted}
-            for group in await self._all_groups():
-                tenant_id, _ = split_id(group)
-                if tenant_id in found:
-                    found[tenant_id].add(group)
-            self._groups_of = {
-                tenant_id: frozenset(groups)
-                for tenant_id, groups in found.items()
-                if len(groups) >= (counted[tenant_id] or 0)
-            }
+        counted = {tenant: each.groups for tenant, each in limits.items() if each.groups is not None}
+        self._groups_of = await self._groups_at_limit(counted) if counted else {}
+
+    async def _groups_at_limit(self, limits: Mapping[str, int]) -> dict[str, frozenset[str]]:
+        """Return the groups of tenants that have as many as they may."""
+        found: dict[str, set[str]] = {tenant: set() for tenant in limits}
+        for group in await self._all_groups():
+            tenant, _ = split_id(group)
+            if tenant in found:
+                found[tenant].add(group)
+        return {
+            tenant: frozenset(groups) for tenant, groups in found.items() if len(groups) >= limits[tenant]
+        }
 
     def _report(self, full: dict[str, int]) -> None:
         for tenant in full.keys() - self._full.keys():
@@ -93,7 +100,7 @@ class TenantUsage:
     async def of(self, tenant: str) -> Usage:
         """Measure a tenant now."""
         topics = topics_of(self._topics.image, tenant)
-        messages, storage_bytes = await self._stored(tenant, retry_ms=DESCRIBE_MS)
+        messages, storage_bytes = await self._stored(topics, retry_ms=DESCRIBE_MS)
         return Usage(
             topics=len(topics),
             partitions=sum(each.partitions for each in topics),
@@ -112,13 +119,9 @@ class TenantUsage:
         groups = {*await self._groups.group_ids(), *(queue.group for queue in await self._queues.queues())}
         return {group for group in groups if split_id(group)[1] != BUILT_IN_GROUP}
 
-    async def _stored(self, tenant: str, retry_ms: int) -> tuple[int, int]:
-        """Return the messages and bytes of a tenant, without partitions whose leaders do not answer."""
-        places = [
-            PartitionId(topic.id, index)
-            for topic in topics_of(self._topics.image, tenant)
-            for index in range(topic.partitions)
-        ]
+    async def _stored(self, topics: Iterable[Topic], retry_ms: int) -> tuple[int, int]:
+        """Return the messages and bytes of topics, without partitions whose leaders do not answer."""
+        places = [PartitionId(topic.id, index) for topic in topics for index in range(topic.partitions)]
         bounds = await self._reads.bounds(places, retry_ms=retry_ms)
         known = [each for each in bounds if not isinstance(each, AlpacaError)]
         return sum(each.messages for each in known), sum(each.size_bytes for each in known)

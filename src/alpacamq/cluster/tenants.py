@@ -128,6 +128,15 @@ def topics_of(image: ClusterImage, tenant: str) -> list[Topic]:
     return [topic for name, topic in image.topics.items() if split_topic(name)[0] == tenant]
 
 
+def topics_by_tenant(image: ClusterImage) -> dict[str, list[Topic]]:
+    """Return the topics of all tenants that have some."""
+    found: dict[str, list[Topic]] = {}
+    for name, topic in image.topics.items():
+        if (tenant := split_topic(name)[0]) is not None:
+            found.setdefault(tenant, []).append(topic)
+    return found
+
+
 def check_room(image: ClusterImage, topic: str, partitions: int, *, is_new: bool) -> None:
     """Raise TenantLimitReached if the tenant of a topic may not have so many more partitions."""
     tenant = tenant_of(image, topic)

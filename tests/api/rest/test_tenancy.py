@@ -18,6 +18,7 @@ from alpacamq.api.rest.tenancy import kind_of
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.publishing import Message, Published
+from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.model.ids import BrokerId
 from alpacamq.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from alpacamq.security.principals import user
@@ -437,6 +438,25 @@ async def test_limits_of_storage_and_delays(api: Api) -> None:
     await ask(api, ADMIN, f"PATCH /admin/tenants/{RED}", body={"limits": {"storage_bytes": None}})
     await api.broker.tenant_usage.measure()
     await ask(api, ANNA, "POST /topics/orders/messages", body={"value": "v"})
+
+
+async def test_the_limit_of_groups_holds_while_groups_cannot_be_counted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(api, ANNA, "POST /topics", body={"name": "orders"}, status=201)
+    await ask(api, ANNA, "POST /groups/team/join", body={"topics": ["orders"]})
+    await ask(api, ADMIN, f"PATCH /admin/tenants/{RED}", body={"limits": {"groups": 1}})
+    usage = api.broker.tenant_usage
+    await usage.measure()
+
+    async def no_answer() -> list[str]:
+        await ask(api, ANNA, "POST /groups/other/join", body={"topics": ["orders"]}, status=422)
+        raise CoordinatorUnavailable("the coordinator has failed")
+
+    monkeypatch.setattr(api.broker.groups, "group_ids", no_answer)
+    with pytest.raises(CoordinatorUnavailable):
+        await usage.measure()
+    await ask(api, ANNA, "POST /groups/other/join", body={"topics": ["orders"]}, status=422)
 
 
 async def test_usage_is_the_same_after_a_restart(tmp_path: Path) -> None:
