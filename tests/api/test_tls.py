@@ -459,7 +459,7 @@ class Step:
         self.steps = 0
         self.waits = False
 
-    def shake_hands(self) -> None:
+    def continue_handshake(self) -> None:
         self._clock.now += 0.001
         self.steps += 1
 

@@ -121,7 +121,7 @@ class Handshakes:
 
     def _step(self, connection: "TlsConnection") -> None:
         began_at = monotonic()
-        connection.shake_hands()
+        connection.continue_handshake()
         self._counted_at = monotonic()
         self._debt_seconds += self._counted_at - began_at
 
@@ -316,7 +316,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         if not self._inner.is_closing():
             protocol.data_received(received)
 
-    def shake_hands(self) -> None:
+    def continue_handshake(self) -> None:
         """Continue the handshake with the bytes that have arrived."""
         assert self._object is not None
         try:
@@ -525,14 +525,14 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def write_eof(self) -> None:
         if not self._has_ended:
-            self._say_goodbye()
+            self._send_close_notify()
             if self._inner.can_write_eof():
                 self._inner.write_eof()
 
     def can_write_eof(self) -> bool:
         return True
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         """Send a close_notify alert, and drop what the client sends from now on."""
         self._has_ended = True
         if self._object is not None and self._protocol is not None and not self._inner.is_closing():
@@ -542,7 +542,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def close(self) -> None:
         if not self._has_ended:
-            self._say_goodbye()
+            self._send_close_notify()
         self._inner.close()
 
     def abort(self) -> None:
