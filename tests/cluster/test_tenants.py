@@ -53,6 +53,16 @@ def create(cluster: Cluster, name: str, partitions: int = 1, **overrides: str) -
     cluster.ask(CreateTopic(name=name, topic_id=uuid4(), partitions=partitions, overrides=settings))
 
 
+def test_a_change_of_one_limit_leaves_the_others() -> None:
+    """Whatever a broker knew of them when it sent the change."""
+    cluster = with_tenants("red", limits=TenantLimits(topics=5, groups=7))
+    cluster.ask(AlterTenant(id="red", limits={"topics": 6}))
+    cluster.ask(AlterTenant(id="red", limits={"groups": None}))
+    assert cluster.image.tenants["red"].limits == TenantLimits(topics=6)
+    with pytest.raises(InvalidTenant, match="unknown limit 'wishes'"):
+        cluster.ask(AlterTenant(id="red", limits={"wishes": 3}))
+
+
 def test_tenants_and_members_are_part_of_a_snapshot() -> None:
     cluster = with_tenants("red", "blue")
     before = cluster.image.copy()
@@ -164,7 +174,7 @@ def test_limits_of_topics_partitions_and_settings() -> None:
     create(cluster, "c", partitions=50)
     with pytest.raises(TenantLimitReached, match="=-1"):
         cluster.ask(ConfigureTopic(name="red:a", overrides={"retention.ms": "-1"}))
-    cluster.ask(AlterTenant(id="red", limits=TenantLimits(retention_ms=100)))
+    cluster.ask(AlterTenant(id="red", limits={"retention_ms": 100}))
     cluster.ask(ConfigureTopic(name="red:a", overrides={"retention.ms": "500", "cleanup.policy": "delete"}))
     assert cluster.image.topic("red:a").overrides["retention.ms"] == "100"
 
@@ -173,8 +183,8 @@ def test_limits_of_topics_partitions_and_settings() -> None:
 def test_a_rate_that_lets_nothing_pass_is_refused(name: str) -> None:
     cluster = with_tenants("red")
     with pytest.raises(InvalidTenant, match="at least 1"):
-        cluster.ask(AlterTenant(id="red", limits=TenantLimits(**{name: 0})))
-    cluster.ask(AlterTenant(id="red", limits=TenantLimits(**{name: 1})))
+        cluster.ask(AlterTenant(id="red", limits={name: 0}))
+    cluster.ask(AlterTenant(id="red", limits={name: 1}))
 
 
 def test_a_cluster_of_several_brokers_needs_the_level() -> None:

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
+from msgspec.structs import asdict
 
 from alpacamq.cluster.commands import AlterTenant
 from alpacamq.security.tenants import TenantLimits, TenantStatus
@@ -56,7 +57,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 def secured(shared: SecuredBroker) -> Iterator[SecuredBroker]:
     yield shared
     for tenant in (RED, BLUE):
-        change = AlterTenant(id=tenant, status=TenantStatus.ACTIVE, limits=TenantLimits())
+        change = AlterTenant(id=tenant, status=TenantStatus.ACTIVE, limits=asdict(TenantLimits()))
         shared.call(shared.broker.access.alter_tenant(change))
 
 
@@ -343,7 +344,7 @@ def test_a_tenant_has_as_many_topics_and_partitions_as_its_limits_say(
     admin = admin_of(secured, ANNA)
     existing = len(admin.list_topics(timeout=DEADLINE_S).topics)
     limits = TenantLimits(topics=existing + 1, retention_ms=60_000)
-    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=limits)))
+    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=asdict(limits))))
     for_ever = NewTopic(topic, 1, config={"retention.ms": "-1"})
     assert refusal(admin.create_topics([for_ever])[topic]) == POLICY_VIOLATION
     admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
@@ -362,14 +363,14 @@ def test_a_tenant_that_stores_as_much_as_it_may_can_read_and_not_write(
     for name in TENANTS:
         produce(secured, name, both, "before")
     limits = TenantLimits(storage_bytes=1)
-    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=limits)))
+    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=asdict(limits))))
     secured.call(usage.measure())
     with pytest.raises(KafkaException) as refused:
         produce(secured, ANNA, both, "during")
     assert refused.value.args[0].code() == POLICY_VIOLATION
     assert consume(secured, ANNA, both, 1, **{"group.id": both}) == [(both, b"before")]
     produce(secured, BORIS, both, "during")
-    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=TenantLimits())))
+    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=asdict(TenantLimits()))))
     secured.call(usage.measure())
     produce(secured, ANNA, both, "after")
 
@@ -381,7 +382,7 @@ def test_a_tenant_has_as_many_groups_as_its_limit_says(secured: SecuredBroker, b
     consume(secured, ANNA, both, 1, **{"group.id": f"{both}-first"})
     count = secured.call(usage.of(RED)).groups
     limits = TenantLimits(groups=count)
-    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=limits)))
+    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=asdict(limits))))
     secured.call(usage.measure())
     consumer = Consumer({"bootstrap.servers": secured.address(ANNA), "group.id": f"{both}-second"})
     with closing(consumer), pytest.raises(KafkaException) as refused:

@@ -591,7 +591,8 @@ class Access:
     async def create_tenant(self, tenant_id: str, *, description: str, limits: TenantLimits) -> Tenant:
         tenant = Tenant(id=tenant_id, created_ms=self._clock.now_ms(), description=description, limits=limits)
         created = await self._metadata.ask(CreateTenant(tenant=tenant))
-        self._changed(Operation.CREATE, "tenant", tenant_id, _limits_text(limits))
+        given = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
+        self._changed(Operation.CREATE, "tenant", tenant_id, _limits_text(given))
         return created
 
     async def alter_tenant(self, change: AlterTenant) -> Tenant:
@@ -599,7 +600,7 @@ class Access:
         parts = [
             "" if change.status is None else f"status={change.status}",
             "" if change.description is None else "description",
-            "" if change.limits is None else _limits_text(change.limits),
+            _limits_text(change.limits) if change.limits else "",
         ]
         self._changed(Operation.ALTER, "tenant", change.id, ", ".join(filter(None, parts)))
         return altered
@@ -743,9 +744,8 @@ class TenantAuthorizer:
         )
 
 
-def _limits_text(limits: TenantLimits) -> str:
-    given = msgspec.structs.asdict(limits).items()
-    return "limits: " + (", ".join(f"{name}={value}" for name, value in given if value is not None) or "none")
+def _limits_text(limits: Mapping[str, int | None]) -> str:
+    return "limits: " + (", ".join(f"{name}={value}" for name, value in limits.items()) or "none")
 
 
 def denied(operation: Operation, kind: ResourceType, name: str) -> AlpacaError:

@@ -22,7 +22,7 @@ from alpacamq.security.api_keys import ApiKey
 from alpacamq.security.delegation_tokens import DelegationToken
 from alpacamq.security.quotas import QuotaEdit
 from alpacamq.security.scram import Credential, Mechanism
-from alpacamq.security.tenants import Member, Tenant, TenantLimits, TenantStatus
+from alpacamq.security.tenants import Member, Tenant, TenantStatus
 
 from .brokers import NO_EPOCH, BrokerRegistration, Endpoint, FeatureRange
 from .partition_state import PartitionId, PartitionState, Replicas
@@ -378,13 +378,13 @@ class CreateTenant(Command[Tenant], frozen=True, kw_only=True, tag="create-tenan
 
 
 class AlterTenant(Command[Tenant], frozen=True, kw_only=True, tag="alter-tenant"):
-    """Change what is given of a tenant. `limits` replaces all of them."""
+    """Change what is given of a tenant. Limits that are not named stay; None removes one."""
 
     id: str
     status: TenantStatus | None = None
     reason: str | None = None
     description: str | None = None
-    limits: TenantLimits | None = None
+    limits: Mapping[str, int | None] = {}
 
 
 class DeleteTenant(Command[Tenant], frozen=True, kw_only=True, tag="delete-tenant"):

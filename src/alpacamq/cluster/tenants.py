@@ -13,7 +13,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.names import split_topic
 from alpacamq.model.topics import SETTINGS, Topic
-from alpacamq.security.tenants import Member, Tenant, TenantStatus, check_member, check_tenant
+from alpacamq.security.tenants import Member, Tenant, TenantLimits, TenantStatus, check_member, check_tenant
 
 from .access import enable
 from .commands import AddMember, AlterTenant, CreateTenant, DeleteTenant, RemoveMember
@@ -65,9 +65,12 @@ class TenantControl:
         tenant = self._tenant(command.id)
         given = {
             name: value
-            for name in ("status", "reason", "description", "limits")
+            for name in ("status", "reason", "description")
             if (value := getattr(command, name)) is not None
         }
+        if unknown := command.limits.keys() - set(TenantLimits.__struct_fields__):
+            raise InvalidTenant(f"unknown limit {min(unknown)!r}")
+        given["limits"] = msgspec.structs.replace(tenant.limits, **command.limits)
         if given.get("status") is TenantStatus.ACTIVE:
             given.setdefault("reason", "")
         changed = msgspec.structs.replace(tenant, **given)

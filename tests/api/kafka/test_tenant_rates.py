@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
+from msgspec.structs import asdict
 
 from alpacamq.api.kafka import connection as kafka_connection
 from alpacamq.cluster.commands import AlterTenant
@@ -56,7 +57,7 @@ def secured(
 
 
 def set_limits(secured: SecuredBroker, limits: TenantLimits) -> None:
-    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=limits)))
+    secured.call(secured.broker.access.alter_tenant(AlterTenant(id=RED, limits=asdict(limits))))
 
 
 @pytest.fixture

@@ -56,11 +56,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     produce_messages_per_second: Rate | UnsetType | None = UNSET
     fetch_messages_per_second: Rate | UnsetType | None = UNSET
 
-    def applied_to(self, before: TenantLimits) -> TenantLimits:
-        given = {
-            name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET
-        }
-        return msgspec.structs.replace(before, **given)
+    @property
+    def given(self) -> dict[str, int | None]:
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
 
 
 class NewTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,7 +109,7 @@ def list_tenants(call: Call[Nothing, Nothing]) -> wire.TenantList:
 
 async def create_tenant(call: Call[Nothing, NewTenant]) -> wire.TenantDescription:
     broker, body = call.backend.broker, call.body
-    limits = body.limits.applied_to(TenantLimits())
+    limits = TenantLimits(**body.limits.given)
     tenant = await broker.access.create_tenant(body.id, description=body.description, limits=limits)
     return _described(broker, tenant)
 
@@ -123,12 +121,11 @@ def describe_tenant(call: Call[OfTenant, Nothing]) -> wire.TenantDescription:
 
 async def change_tenant(call: Call[OfTenant, ChangedTenant]) -> wire.TenantDescription:
     broker, body = call.backend.broker, call.body
-    tenant = broker.access.tenant(call.parameters.tenant)
     changed = await broker.access.alter_tenant(
         AlterTenant(
-            id=tenant.id,
+            id=call.parameters.tenant,
             description=None if body.description is UNSET else body.description,
-            limits=body.limits.applied_to(tenant.limits),
+            limits=body.limits.given,
         )
     )
     return _described(broker, changed)
