@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.waiting import eventually
 
-from .group_member import Kind, Settings
+from .group_member import SESSION_MS, Kind, Settings
 from .journal import Assigned, Committed, Delivered, Event, JournalReader, Refused, Revoked
 from .processes import Program
 
@@ -152,7 +152,7 @@ class Group:
     def running(self) -> list[Member]:
         return [member for member in self.members if member.ended_ns is None]
 
-    def add(self, kind: Kind, *, instance_id: str | None = None) -> Member:
+    def add(self, kind: Kind, *, instance_id: str | None = None, session_ms: int = SESSION_MS) -> Member:
         """Start one more member."""
         name = f"{self.id}-{len(self.members)}"
         settings = Settings(
@@ -162,6 +162,7 @@ class Group:
             group=self.id,
             journal=str(self._directory / f"{name}.journal"),
             instance_id=instance_id,
+            session_timeout_ms=session_ms,
         )
         member = Member(name, settings, self._directory / f"{name}.log")
         self.members.append(member)

@@ -203,8 +203,10 @@ def test_a_static_member_of_the_new_protocol_restarts_without_a_rebalance(worklo
 def test_groups_continue_after_a_kill_of_the_broker(workload: Workload) -> None:
     groups = [workload.group(kind.value) for kind in Kind]
     for group, kind in zip(groups, Kind, strict=True):
-        group.add(kind)
-        group.add(kind)
+        for _ in range(2):
+            # Members give up partitions when they have not reached the broker for a session. Clients wait
+            # longer before each attempt to connect, so it has to be several times the time of a start.
+            group.add(kind, session_ms=30_000)
     for group in groups:
         group.settle()
     workload.wait_for_records(2000)
