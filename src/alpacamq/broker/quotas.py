@@ -376,7 +376,7 @@ class Quotas:
         """Count an open connection as one of a user, at its first request as that user.
 
         Raises QuotaExceeded if the user has too many, or has opened too many. Those that count already stay,
-        whatever becomes of the quota. Needed only if `limits_connections`.
+        even if the quota is lowered. Needed only if `limits_connections`.
         """
         if self._principals.get(connection) == principal:
             return

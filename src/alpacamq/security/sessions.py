@@ -43,7 +43,7 @@ class EndedSession(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     began_ms: int
-    # When it would have ended by itself, in cluster time: from then on nobody needs to know it.
+    # When it would have ended by itself, in cluster time; its record is not needed after that.
     end_ms: int
 
 
