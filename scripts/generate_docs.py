@@ -12,6 +12,7 @@ from pathlib import Path
 from http_reference import http_reference
 
 from alpacamq.api.kafka.rights import rights_page
+from alpacamq.api.registry import app as registry
 from alpacamq.api.rest import rights as http_rights
 from alpacamq.api.rest.table import routes_page
 from alpacamq.api.sqs import rights as sqs_rights
@@ -105,6 +106,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "lanes": lanes_page,
     "options": options_page,
     "queue-states": queue_states_page,
+    "registry-rights": registry.rights_page,
+    "registry-routes": registry.routes_page,
     "replication-stories": replication_stories_page,
     "sqs-rights": sqs_rights.rights_page,
     "topic-settings": topic_settings_page,

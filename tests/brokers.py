@@ -22,6 +22,7 @@ STOP_S = 30.0
 KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")
 SQS = re.compile(r"sqs\s+(\S+:\d+)")
+REGISTRY = re.compile(r"registry\s+(\S+:\d+)")
 # For brokers that several tests share: retention does not delete old messages meanwhile.
 KEPT = "[log]\nretention_check_ms = 3600000\n"
 # The last line it prints once it accepts connections.
@@ -92,6 +93,7 @@ class Broker:
         kafka: str = ANY_PORT,
         http: str = ANY_PORT,
         sqs: str = ANY_PORT,
+        registry: str = ANY_PORT,
         environment: Mapping[str, str] | None = None,
         open_files_limit: int | None = None,
     ) -> None:
@@ -102,6 +104,7 @@ class Broker:
         # HOST:PORT; if an API is disabled, the configured value.
         self.http_address = http
         self.sqs_address = sqs
+        self.registry_address = registry
         self.config = config
         self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -159,6 +162,7 @@ class Broker:
         command = [sys.executable, "-m", "alpacamq.node.main", "serve"]
         command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka]
         command += ["--http", self.http_address, "--sqs", self.sqs_address]
+        command += ["--registry", self.registry_address]
         if self.config:
             file = self.data_dir.with_name(self.data_dir.name + ".toml")
             file.write_text(self.config)
@@ -193,6 +197,7 @@ class Broker:
             self.kafka = self._printed(KAFKA, self.kafka)
             self.http_address = self._printed(HTTP, self.http_address)
             self.sqs_address = self._printed(SQS, self.sqs_address)
+            self.registry_address = self._printed(REGISTRY, self.registry_address)
         except AssertionError as missing:
             self.kill()
             raise AssertionError(f"{missing}\nstderr:\n{self.errors.text()}") from None

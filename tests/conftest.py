@@ -26,6 +26,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Workers of a parallel run get the width of its terminal; the output of commands must not depend on it.
 os.environ.pop("COLUMNS", None)
+# Without byte code, most of the time of a process that a test starts would go into compiling the sources.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A broker in a thread of the tests must not write into the output of a command.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 

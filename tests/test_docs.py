@@ -40,8 +40,8 @@ SITE = sorted([README, *DOCS.rglob("*.md")])
 GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # The addresses of the APIs in the pages.
-KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
-ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS")}
+KAFKA, HTTP, SQS, REGISTRY = "localhost:9092", "localhost:8080", "localhost:9324", "localhost:8081"
+ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS", "REGISTRY")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SPACES = re.compile(r" +")
@@ -121,7 +121,12 @@ def pages_with(tool: str) -> list[Path]:
 
 def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -> None:
     """Run a page's examples with these tools, in order: later ones may depend on earlier ones."""
-    addresses = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
+    addresses = {
+        KAFKA: broker.address,
+        HTTP: broker.http_address,
+        SQS: broker.sqs_address,
+        REGISTRY: broker.registry_address,
+    }
     run_examples_at(page, tools, addresses, directory)
 
 
@@ -204,7 +209,7 @@ def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     with running_nodes(tmp_path / "nodes") as nodes:
         http = ",".join(node.http for node in nodes)
-        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused"}
+        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused", REGISTRY: "unused"}
         run_examples_at(CLUSTER, {"alpacactl"}, addresses, tmp_path)
 
 

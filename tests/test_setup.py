@@ -15,6 +15,7 @@ TOOLS = ("cat", "cksum", "dirname", "rm", "mkdir", "ln")
 # A fake uv that records its calls and creates an environment with this Python.
 UV = f"""#!/bin/sh
 echo "$@" >>"$(dirname "$0")/../uv.calls"
+echo "${{SSL_CERT_FILE:-}} ${{UV_SYSTEM_CERTS:-}}" >"$(dirname "$0")/../uv.certificates"
 if [ "$1" = venv ]; then
     mkdir -p .venv/bin
     ln -s {sys.executable} .venv/bin/python
@@ -50,10 +51,10 @@ class Machine:
         (site / "sitecustomize.py").write_text(f"import sys\nsys.executable = {executable!r}\n{changed}\n")
         self.add_command(name, f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
 
-    def set_up(self, packages: str = "run") -> subprocess.CompletedProcess[str]:
+    def set_up(self, packages: str = "run", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.project / "scripts" / "setup", packages],
-            env={"PATH": str(self._bin)},
+            env={"PATH": str(self._bin), **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -116,6 +117,57 @@ def test_packages_are_installed_from_the_lock_with_hashes(machine: Machine, pack
     assert "--require-hashes" in locked
     assert locked.endswith(f"-r requirements/{packages}.lock")
     assert project.endswith("--no-deps -e .")
+
+
+def test_the_first_start_of_the_broker_finds_byte_code(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    package = machine.project / "src" / "alpacamq"
+    package.mkdir(parents=True)
+    (package / "broker.py").write_text("print('started')\n")
+    assert machine.set_up("run").returncode == 0
+    assert "--compile-bytecode" in machine.uv_calls[1]
+    assert list((package / "__pycache__").glob("broker.*.pyc"))
+
+
+@pytest.mark.parametrize("name", ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_uv_gets_the_certificates_that_pip_uses(machine: Machine, name: str) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    bundle = machine.home / "proxy.pem"
+    bundle.touch()
+    assert machine.set_up(**{name: str(bundle)}).returncode == 0
+    assert (machine.home / "uv.certificates").read_text() == f"{bundle} \n"
+
+
+def test_uv_gets_the_certificates_of_pips_configuration(machine: Machine) -> None:
+    bundle = machine.home / "proxy.pem"
+    bundle.touch()
+    configuration = machine.home / ".config" / "pip" / "pip.conf"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(f"[global]\ncert = {bundle}\n")
+    machine.add_command("python3", f'#!/bin/sh\nexec {_python_with_pip()} "$@"\n')
+    machine.add_command("uv", UV)
+    assert machine.set_up(HOME=str(machine.home)).returncode == 0
+    assert (machine.home / "uv.certificates").read_text() == f"{bundle} \n"
+
+
+def _python_with_pip() -> str:
+    for each in (sys.executable, os.path.realpath(sys.executable), shutil.which("python3")):
+        if each and subprocess.run([each, "-m", "pip", "--version"], check=False).returncode == 0:
+            return each
+    pytest.skip("no Python here has pip")
+
+
+@pytest.mark.skipif(
+    not any(map(os.path.exists, ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"))),
+    reason="the system has no certificates",
+)
+def test_uv_gets_the_certificates_of_the_system(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    assert machine.set_up(PIP_CONFIG_FILE=os.devnull).returncode == 0
+    assert (machine.home / "uv.certificates").read_text() == " 1\n"
 
 
 def test_the_second_call_does_nothing(machine: Machine) -> None:

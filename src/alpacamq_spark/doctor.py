@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pipelines.pipeline import Pipeline
 
 LEAST_SPARK, FIRST_UNTRIED_SPARK = (4, 0), (4, 4)
-_EXTRA = "install it with `pip install 'alpacamq[spark]'`"
+_EXTRA = "install it with `pip install '.[spark]'` in a checkout of AlpacaMQ"
 _PACKAGES = ("numpy", "pyarrow")
 _SOURCE_MODULE = "pyspark_alpacamq"
 

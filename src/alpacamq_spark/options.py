@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from alpacamq.client.connect import Tls, parse_address
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
@@ -17,7 +19,9 @@ from alpacamq.model.batch import Codec
 from alpacamq.model.errors import InvalidTopicName
 from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import check_topic_name
+from alpacamq.registry.framing import Part
 
+from .decoding.registry import RegistryAccess
 from .errors import InvalidOption
 from .read.positions import Edge, Positions, read_positions
 from .read.subscription import Subscription, read_subscription
@@ -31,6 +35,7 @@ READ_OPTIONS = (
     "assign",
     "caFile",
     "certFile",
+    "decode",
     "endingOffsets",
     "endingOffsetsByTimestamp",
     "endingTimestamp",
@@ -42,9 +47,12 @@ READ_OPTIONS = (
     "keyFile",
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
+    "message",
     "minPartitions",
     "passwordFile",
     "pushFilters",
+    "readerSchemas",
+    "registry",
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
@@ -79,6 +87,8 @@ _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs",
 )
 MAX_TRANSACTION_MS = 900_000
+# The columns of parts that are decoded by the schema registry.
+DECODED: Mapping[Part, str] = {Part.VALUE: "data", Part.KEY: "key_data"}
 _ISOLATIONS = {"read_committed": Isolation.COMMITTED, "read_uncommitted": Isolation.UNCOMMITTED}
 _CODECS = {codec.name.lower(): codec for codec in Codec}
 _BOOLEANS = {"true": True, "false": False}
@@ -109,6 +119,12 @@ class ReadOptions:
     max_records_per_partition: int | None
     push_filters: bool
     group_id: str | None
+    # The parts to decode by the schema registry, and the ids of the schemas that they are read as, if given.
+    decode: tuple[Part, ...]
+    registry: RegistryAccess | None
+    reader_schemas: Mapping[str, Mapping[Part, int]] | None
+    # The message that values of Protobuf schemas have, if not the first.
+    message: str | None
 
     def connect(self) -> Cluster:
         return Cluster(*self.servers, login=self.login, tls=self.tls)
@@ -153,6 +169,10 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         max_records_per_partition=options.count("maxRecordsPerPartition"),
         push_filters=options.choice("pushFilters", _BOOLEANS, False),
         group_id=options.get("groupId") or options.get("kafka.group.id"),
+        decode=options.parts("decode"),
+        registry=options.registry(),
+        reader_schemas=options.reader_schemas(),
+        message=options.get("message"),
     )
 
 
@@ -222,6 +242,35 @@ class _Options:
         if not is_wanted and (ca or certificate):
             raise InvalidOption("caFile and certFile are for tls=true")
         return Tls(ca=ca, certificate=certificate, key=key) if is_wanted else None
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """Return the parts of a record that a list names."""
+        try:
+            return tuple(Part(each.strip()) for each in (self.get(name) or "").split(",") if each.strip())
+        except ValueError:
+            raise InvalidOption(f"{name}={self.get(name)!r} is not value, key or key,value") from None
+
+    def registry(self) -> RegistryAccess | None:
+        """Return the schema registry, with the same user and TLS as the broker."""
+        url = self.get("registry")
+        if url is None:
+            if self.get("decode") is not None:
+                raise InvalidOption("decode needs a schema registry: registry=http://HOST:8080/schemas")
+            return None
+        access = RegistryAccess(url=url, login=self.login(), tls=self.tls())
+        access.client()  # checks the address
+        return access
+
+    def reader_schemas(self) -> Mapping[str, Mapping[Part, int]] | None:
+        text = self.get("readerSchemas")
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text, type=dict[str, dict[Part, int]])
+        except msgspec.MsgspecError as error:
+            raise InvalidOption(
+                f'readerSchemas must look like {{"orders":{{"value":17}}}}: {error}'
+            ) from None
 
     def count(self, name: str) -> int | None:
         text = self.get(name)

@@ -26,10 +26,12 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> "StructType":
         from .options import ReadMode, read_options
+        from .read.decoded import decoded_types
         from .read.schema import source_schema
 
         # Batch and stream options differ only in the end, which does not matter here.
-        return source_schema(include_headers=read_options(self.options, ReadMode.BATCH).include_headers)
+        options = read_options(self.options, ReadMode.BATCH)
+        return source_schema(include_headers=options.include_headers, decoded=decoded_types(options))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         from pyspark.sql import datasource

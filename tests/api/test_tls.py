@@ -1,10 +1,11 @@
 """The TLS layer of accepted connections, and the addresses that a listener serves."""
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_network
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ import uvloop
 
 from alpacamq.api import tls as tls_module
 from alpacamq.api.listening import ListenerSettings, ListeningSocket, is_within
-from alpacamq.api.tls import MAX_RECORDS, Handshakes, ListenerTls, TlsConnection
+from alpacamq.api.tls import MAX_RECORDS, AddressQuota, Handshakes, ListenerTls, TlsConnection
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.tls import Certificates, ClientCertificates, TlsSettings
 from alpacamq.model.address import Address
@@ -109,8 +110,10 @@ async def served(
     factory: Callable[[], asyncio.BaseProtocol] = Echo,
     mode: ClientCertificates = ClientCertificates.NONE,
     allow: tuple[str, ...] = (),
+    handshakes: Handshakes | None = None,
+    quota: AddressQuota | None = None,
 ) -> AsyncIterator[Served]:
-    handshakes, stats = Handshakes(), ListenerStats()
+    handshakes, stats = handshakes or Handshakes(), ListenerStats()
     settings = ListenerSettings(
         name="test",
         address=Address("127.0.0.1", 0),
@@ -124,7 +127,7 @@ async def served(
         running.protocols.append(factory())
         return running.protocols[-1]
 
-    server = await listening.accept(make)
+    server = await listening.accept(make, quota)
     try:
         yield running
     finally:
@@ -226,10 +229,9 @@ async def test_a_handshake_that_takes_too_long_is_closed(
 
 
 async def test_silent_connections_make_room_for_new_ones(
-    certificates: Certificates, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, authority: Authority
 ) -> None:
-    monkeypatch.setattr(tls_module, "MAX_HANDSHAKES", 3)
-    async with served(certificates) as listener:
+    async with served(certificates, handshakes=Handshakes(limit=3)) as listener:
         silent = [await listener.connect_plain() for _ in range(10)]
         reader, writer = await listener.connect(client_context(authority))
         writer.write(b"hello")
@@ -241,10 +243,9 @@ async def test_silent_connections_make_room_for_new_ones(
 
 
 async def test_connections_that_do_not_continue_make_room_for_new_ones(
-    certificates: Certificates, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, authority: Authority
 ) -> None:
-    monkeypatch.setattr(tls_module, "MAX_HANDSHAKES", 3)
-    async with served(certificates) as listener:
+    async with served(certificates, handshakes=Handshakes(limit=3)) as listener:
         begun = [await listener.connect_plain() for _ in range(3)]
         for _, each in begun:
             each.write(b"\x16")
@@ -256,6 +257,65 @@ async def test_connections_that_do_not_continue_make_room_for_new_ones(
         assert await begun[0][0].read() == b""
         for each in (writer, *(each for _, each in begun)):
             each.close()
+
+
+@pytest.mark.parametrize(
+    "header", [b"\x63\x03\x03\x40\x00", b"\x17\x03\x03\xff\xff"], ids=["unknown type", "too long"]
+)
+async def test_a_record_that_cannot_be_valid_is_refused_before_it_is_complete(
+    certificates: Certificates, authority: Authority, header: bytes
+) -> None:
+    def attack(host: str, port: int) -> None:
+        with (
+            socket.create_connection((host, port), timeout=DEADLINE_S) as plain,
+            client_context(authority).wrap_socket(plain, server_hostname="localhost") as encrypted,
+        ):
+            encrypted.sendall(b"x")
+            assert encrypted.recv(1) == b"x"
+            os.write(encrypted.fileno(), header)
+            # A timeout is no refusal.
+            with suppress(ssl.SSLError, ConnectionError):
+                assert encrypted.recv(100) == b""
+
+    async with served(certificates) as listener:
+        await asyncio.to_thread(attack, listener.address.host, listener.address.port)
+
+
+class OneConnection:
+    """A quota of one connection for each address."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = 0
+
+    def handshake_began(self, _host: str) -> bool:
+        if self.began > self.ended:
+            return False
+        self.began += 1
+        return True
+
+    def handshake_ended(self, _host: str) -> None:
+        self.ended += 1
+
+
+async def test_a_connection_beyond_the_quota_of_its_address_costs_no_handshake(
+    certificates: Certificates, authority: Authority
+) -> None:
+    quota = OneConnection()
+    async with served(certificates, quota=quota) as listener:
+        _, silent = await listener.connect_plain()
+        await asyncio.to_thread(eventually, lambda: quota.began == 1)
+        with pytest.raises(ConnectionError):
+            await listener.connect(client_context(authority))
+        assert (listener.handshakes.in_progress, listener.stats.failed_handshakes) == (1, 0)
+        silent.close()
+        await asyncio.to_thread(eventually, lambda: quota.ended == 1)
+        reader, writer = await listener.connect(client_context(authority))
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        assert (quota.began, quota.ended) == (2, 2)  # the protocol counts it now
+        (echo,) = cast("list[Echo]", listener.protocols)
+        assert echo.transport.get_extra_info("is_within_quota") is True
+        writer.close()
 
 
 class Pieces(asyncio.Protocol):

@@ -145,7 +145,7 @@ async def test_changes_of_tenants_members_quotas_and_tokens_are_recorded(tmp_pat
         assert broker.audit is not None
         broker.audit.enter("http", "PUT …", "tool", 18, ADMIN)
         await access.create_tenant("acme", description="", limits=TenantLimits(topics=5))
-        await access.alter_tenant(AlterTenant(id="acme", status=TenantStatus.SUSPENDED))
+        await access.alter_tenant(AlterTenant(id="acme", status=TenantStatus.DISABLED))
         await access.add_member("acme", "User:bob", is_admin=True)
         await access.remove_member("acme", "User:bob")
         await access.delete_tenant("acme")
@@ -159,7 +159,7 @@ async def test_changes_of_tenants_members_quotas_and_tokens_are_recorded(tmp_pat
         events = await written(tmp_path / "audit.log", 9)
     assert [(each.operation, each.resource_type, each.resource, each.detail) for each in events] == [
         ("CREATE", "tenant", "acme", "limits: topics=5"),
-        ("ALTER", "tenant", "acme", "status=suspended"),
+        ("ALTER", "tenant", "acme", "status=disabled"),
         ("CREATE", "member", "User:bob", "administrator of acme"),
         ("DELETE", "member", "User:bob", "of acme"),
         ("DELETE", "tenant", "acme", ""),

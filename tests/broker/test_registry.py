@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from alpacamq.broker.registry import ParsedSchemas, Registry
 from alpacamq.model.errors import InvalidRecord
 from alpacamq.model.topics import SCHEMAS_TOPIC
+from alpacamq.registry import avro
 from alpacamq.registry.errors import IncompatibleSchema, SchemaNotFound
 from alpacamq.registry.messages import (
     CheckCompatibility,
@@ -32,6 +35,30 @@ from .open_brokers import running, stored
 
 async def register(registry: Registry, subject: str, text: str) -> SchemaVersion:
     return await registry.register(Register(subject=subject, draft=Draft(text=text)))
+
+
+async def test_large_schemas_are_printed_outside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def recorded(name: str) -> None:
+        original = getattr(avro, name)
+
+        def record(*arguments: Any) -> str:
+            threads.append(threading.current_thread())
+            text: str = original(*arguments)
+            return text
+
+        monkeypatch.setattr(avro, name, record)
+
+    recorded("canonical_text")
+    recorded("normalized_text")
+    fields = [{"name": f"field{at}", "type": "int"} for at in range(1000)]
+    async with running(tmp_path) as broker:
+        await register(broker.registry, "one", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 async def test_schemas_survive_a_restart(tmp_path: Path) -> None:
@@ -93,7 +120,7 @@ async def test_schemas_of_other_languages(tmp_path: Path) -> None:
         with pytest.raises(IncompatibleSchema, match="JSON schema cannot read data of a AVRO"):
             await broker.registry.register(Register(subject="one", draft=json_schema))
         protobuf = Draft(text="a", schema_type=SchemaType.PROTOBUF)
-        with pytest.raises(InvalidSchema, match="PROTOBUF"):
+        with pytest.raises(InvalidSchema, match="line 1, column 1"):
             await broker.registry.register(Register(subject="two", draft=protobuf))
 
 
@@ -141,3 +168,27 @@ def test_the_schemas_that_were_used_last_are_kept() -> None:
     assert found() == [2, 3]
     kept.add(sources[4], schemas[4])
     assert found() == []
+
+
+AVRO = '{"type": "record", "name": "Parcel", "fields": [{"name": "weight", "type": "long"}]}'
+JSON = '{"type": "object", "properties": {"weight": {"type": "integer"}}, "additionalProperties": false}'
+
+
+async def test_avro_and_json_schemas_are_understood(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        registry = broker.registry
+        avro = await registry.register(Register(subject="avro", draft=Draft(text=AVRO)))
+        draft = Draft(text=JSON, schema_type=SchemaType.JSON)
+        json_schema = await registry.register(Register(subject="json", draft=draft))
+        assert (avro.id, json_schema.id) == (1, 2)
+        assert (await registry.schema(avro.id)).mismatch(b"\x02") is None
+        assert (await registry.schema(json_schema.id)).mismatch(b'{"weight": "heavy"}') is not None
+        other = AVRO.replace("]", ', {"name": "height", "type": "long"}]')
+        with pytest.raises(IncompatibleSchema):
+            await registry.register(Register(subject="avro", draft=Draft(text=other)))
+        with pytest.raises(InvalidSchema):
+            await registry.register(Register(subject="avro", draft=Draft(text="{")))
+        # Large enough to be parsed in a thread.
+        fields = [{"name": f"field_{at}", "type": "long", "default": 0} for at in range(200)]
+        large = json.dumps({"type": "record", "name": "Large", "fields": fields})
+        assert (await registry.register(Register(subject="large", draft=Draft(text=large)))).id == 3

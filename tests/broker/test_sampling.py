@@ -68,16 +68,68 @@ def test_a_point_is_the_mean_of_what_is_known_also_across_the_end_of_the_ring() 
     assert history.excerpt([TOTAL], after_ms=SLOTS - 1, points=1).values == [[SLOTS + 3]]
 
 
-def test_series_are_bounded_in_number_and_evicted_without_samples() -> None:
+def published(*names: str) -> list[SeriesKey]:
+    return [SeriesKey(Measure.PUBLISHED, name) for name in names]
+
+
+MANY = published(*(f"topic-{number}" for number in range(MAX_SERIES + 10)))
+
+
+def test_series_of_a_measure_are_bounded_in_number_and_the_largest_are_kept() -> None:
     history = History()
-    topics = [SeriesKey(Measure.PUBLISHED, f"topic-{n}") for n in range(MAX_SERIES + 10)]
-    history.record(1, dict.fromkeys(topics, 1.0))
-    assert len(history.series()) == MAX_SERIES
-    history.record(1, {TOTAL: 1})
-    assert TOTAL in history.series()
+    history.record(1, {key: float(number) for number, key in enumerate(MANY)})
+    assert history.series() == sorted(MANY[10:])
+    assert history.omitted == set(MANY[:10])
+    lag = SeriesKey(Measure.LAG, "topic-1", "group")
+    history.record(1, {TOTAL: 1, lag: 1})
+    assert {TOTAL, lag} <= set(history.series())
+    assert not history.omitted
+
+
+def test_series_without_samples_are_removed_after_an_hour() -> None:
+    history = History()
+    history.record(1, dict.fromkeys(MANY, 1.0))
     for at_ms in range(2, SLOTS + 3):
         history.record(at_ms, {})
     assert history.series() == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_added"),
+    [
+        pytest.param(dict.fromkeys(MANY[:MAX_SERIES], 0.0), True, id="instead of an idle one"),
+        pytest.param(dict.fromkeys(MANY[1:MAX_SERIES], 9.0), True, id="instead of one that has ended"),
+        pytest.param(dict.fromkeys(MANY[:MAX_SERIES], 1.0), True, id="instead of a smaller one"),
+        pytest.param(dict.fromkeys(MANY[:MAX_SERIES], 2.0), False, id="not instead of one about as large"),
+    ],
+)
+def test_a_busy_series_is_added_to_a_full_history(numbers: dict[SeriesKey, float], is_added: bool) -> None:
+    history = History()
+    [busy] = published("busy")
+    history.record(1, dict.fromkeys(MANY[:MAX_SERIES], 0.0))
+    history.record(2, numbers)
+    history.record(3, {**numbers, busy: 3.0})
+    assert (busy in history.series()) is is_added
+    assert (busy in history.omitted) is not is_added
+    assert len(history.series()) == MAX_SERIES
+    if len(numbers) < MAX_SERIES:
+        assert MANY[0] not in history.series()
+
+
+def test_series_that_were_not_measured_count_as_omitted() -> None:
+    history = History()
+    unmeasured = SeriesKey(Measure.LAG, "?", "group-201")
+    history.record(1, {TOTAL: 1}, [unmeasured])
+    assert history.omitted == {unmeasured}
+    assert history.series() == [TOTAL]
+
+
+def test_an_idle_series_replaces_none() -> None:
+    history = History()
+    history.record(1, dict.fromkeys(MANY[:MAX_SERIES], 0.0))
+    history.record(2, dict.fromkeys(MANY, 0.0))
+    assert history.series() == sorted(MANY[:MAX_SERIES])
+    assert len(history.omitted) == 10
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from alpacamq.protocol.messages.quorum import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tests.integration.nodes import REGISTRY_ON_ANY_PORT
 
 from .history import FaultBegun, FaultEnded, History
 from .loads import RecordsLoad
@@ -108,7 +109,9 @@ def main() -> int:
         for name in arguments.versions:
             if name not in known:
                 source = stack.enter_context(checked_out(name)) / "src"
-                known[name] = Version(name, launcher=("env", f"PYTHONPATH={source}"))
+                has_registry = (source / "alpacamq" / "api" / "registry").is_dir()
+                options = REGISTRY_ON_ANY_PORT if has_registry else ()
+                known[name] = Version(name, launcher=("env", f"PYTHONPATH={source}"), options=options)
         directory = Path(tempfile.mkdtemp(prefix="alpacamq-upgrade-"))
         print(f"history in {directory}", flush=True)
         versions = [known[name] for name in arguments.versions]

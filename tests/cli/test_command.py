@@ -1,6 +1,7 @@
 """Behaviour common to all commands: exit codes, streams, formats, width, unreachable brokers."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -179,6 +180,32 @@ def test_output_that_cannot_be_written_is_an_error(broker: Broker) -> None:
     assert ran.returncode == 1
     assert b"No space left on device" in ran.stderr
     assert b"Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code", "said"),
+    [
+        pytest.param("queue ack -", "<&-", 1, "standard input", id="receipts from closed input"),
+        pytest.param("produce {topic}", "<&-", 1, "standard input", id="lines from closed input"),
+        pytest.param("topics list", ">&-", 1, "output is closed", id="a table"),
+        pytest.param("topics list -o json", ">&-", 1, "output is closed", id="JSON"),
+        pytest.param("consume {topic} --exit", ">&-", 0, "", id="nothing to write"),
+        pytest.param("--help", ">&-", 0, "", id="help"),
+        pytest.param("topics describe {topic}-none", "2>&-", 4, "", id="an error without a place for it"),
+        pytest.param("topics delete {topic} --yes", "<&- >&- 2>&-", 0, "", id="all closed"),
+    ],
+)
+def test_closed_standard_streams_are_an_error_only_where_they_are_needed(
+    ctl: Command, broker: Broker, topic: str, arguments: str, closed: str, code: int, said: str
+) -> None:
+    ctl.ok("topics", "create", topic)
+    command = f"{sys.executable} -m alpacamq.cli.main {arguments.format(topic=topic)} {closed}"
+    environment = {**os.environ, "ALPACACTL_BROKER": broker.address, "ALPACACTL_HTTP": broker.http_address}
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, check=False, env=environment)
+    assert (ran.returncode, ran.stdout) == (code, b"")
+    assert said in ran.stderr.decode()
+    assert b"Traceback" not in ran.stderr
+    assert b"Exception" not in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,14 @@ def test_scripts_are_well_formed(name: str) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
     subprocess.run([name, "-n"], input=SCRIPTS[name], text=True, check=True)
+
+
+def test_subjects_are_completed(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALPACACTL_HTTP", broker.http_address)
+    for subject in ("completed-key", "completed-value"):
+        url = f"http://{broker.http_address}/schemas/subjects/{subject}/versions"
+        httpx.post(url, json={"schema": '"int"'}).raise_for_status()
+    assert candidates(capsys, "schema", "get", "completed") == ["completed-key", "completed-value"]
+    assert candidates(capsys, "produce", "x", "--schema", "completed-v") == ["completed-value"]

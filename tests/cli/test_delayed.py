@@ -38,6 +38,17 @@ def test_delayed_lines_are_listed_and_cancelled(ctl: Command, broker: Broker, ma
     assert second in shown.split()
 
 
+def test_delayed_messages_of_all_topics_are_listed(ctl: Command, made: str) -> None:
+    other = f"{made}-other"
+    ctl.ok("topics", "create", other, "--partitions", "1")
+    for name in (made, other):
+        ctl.ok("produce", name, "--delay", "1h", stdin=b"later\n")
+    listed = {each["topic"] for each in ctl.json("delayed", "list", "--max", "10000")}
+    assert {made, other} <= listed
+    assert other in ctl.ok("delayed", "list", "--max", "10000").split()
+    assert ctl("delayed", "list", "--partition", "0").code == 2
+
+
 def test_a_record_is_the_same_after_its_delay(ctl: Command, broker: Broker, made: str) -> None:
     how = ["--delay", "50ms", "--key-separator", ":", "--header", "unit=°C", "--priority", "high"]
     ran = ctl("produce", made, *how, "--partition", "0", stdin=b"k:\xff\x00\n")

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
+from alpacamq.client.kafka.connection import Connection
+from alpacamq.protocol.apis import Api
 from tests.api.kafka.test_streams_groups import beat, joined
 from tests.api.kafka.wire import wired
 from tests.brokers import Broker
@@ -267,6 +269,33 @@ def test_lag_is_shown_by_group_and_topic(ctl: Command, broker: Broker, topic: st
     ]
     assert any(line.split()[:2] == [topic, topic] for line in ctl.ok("groups", "lag").splitlines())
     assert f"did you mean '{topic}'" in ctl.fails(4, "groups", "lag", f"{topic}x")
+
+
+def test_the_lag_of_many_groups_takes_no_more_requests_than_that_of_one(
+    ctl: Command, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    ctl.ok("produce", topic, stdin=b"1\n2\n3\n")
+    groups = [f"{topic}-{number}" for number in range(5)]
+    with httpx.Client(base_url=f"http://{broker.http_address}") as http:
+        for offset, group in enumerate(groups):
+            offsets = [{"topic": topic, "partition": 0, "offset": min(offset, 3)}]
+            http.post(f"/groups/{group}/offsets", json={"offsets": offsets}).raise_for_status()
+    requests: list[str] = []
+    exchange = Connection._exchange
+
+    def counting(connection: Connection, api: Api, version: int, body: bytes) -> memoryview:
+        requests.append(api.name)
+        return exchange(connection, api, version, body)
+
+    monkeypatch.setattr(Connection, "_exchange", counting)
+    [one] = ctl.json("groups", "lag", groups[0])
+    of_one = requests.copy()
+    requests.clear()
+    many = ctl.json("groups", "lag", *groups)
+    assert requests == of_one
+    assert (one["lag"], [each["lag"] for each in many]) == (3, [3, 2, 1, 0, 0])
+    assert {each["group"] for each in ctl.json("groups", "lag")} >= set(groups)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

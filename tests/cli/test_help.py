@@ -1,5 +1,6 @@
 """`--help` of every command: it has examples, and each of them works as printed."""
 
+import json
 import os
 import shlex
 import shutil
@@ -89,6 +90,8 @@ class Shop:
             assert main(["config", "set", "cafe", "--http", self.broker.http_address]) == 0
         if "alpacactl user" in example:
             self._prepare_user(example)
+        if "schema" in example:
+            self._prepare_schemas()
         if "alpacactl tenant" in example:
             self._prepare_tenant(example)
         if "transactions" in example:
@@ -98,6 +101,24 @@ class Shop:
             settled(self.broker, "reject", *receipts(self.broker, "orders", max=2), reason="sold out")
             eventually(lambda: self._messages("orders.dlq") == 2)
         return self._filled(example)
+
+    def _prepare_schemas(self) -> None:
+        """Have the subjects of the examples, one with three versions, and files."""
+        for setting in ("mode", "config"):
+            self._http.delete(f"/schemas/{setting}/orders-value")
+        for permanent in ("false", "true"):
+            self._http.delete("/schemas/subjects/orders-value", params={"permanent": permanent})
+        fields: list[object] = [{"name": "id", "type": "long"}]
+        for name in ("table", "note", "price"):
+            order = json.dumps({"type": "record", "name": "Order", "fields": fields})
+            self._http.post(
+                "/schemas/subjects/orders-value/versions", json={"schema": order}
+            ).raise_for_status()
+            fields.append({"name": name, "type": "int", "default": 0})
+        self._http.post("/schemas/subjects/money/versions", json={"schema": '"long"'}).raise_for_status()
+        order = json.dumps({"type": "record", "name": "Order", "fields": fields})
+        (self.directory / "order.avsc").write_text(order)
+        (self.directory / "schemas.jsonl").write_text("")
 
     def _prepare_tenant(self, example: str) -> None:
         """Have the tenant of the examples, unless the example creates it, and one principal."""
@@ -156,6 +177,11 @@ class Shop:
             message = {"value": "x", "partition": 0, "delay_ms": 3_600_000}
             answer = self._http.post("/topics/orders/messages", json={"messages": [message]})
             return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")
+        if "schema get --id 7" in example:
+            latest = self._http.get("/schemas/subjects/orders-value/versions/latest").json()
+            return example.replace("7", str(latest["id"]))
+        if "http://localhost:8085" in example:
+            return example.replace("localhost:8085", self.broker.registry_address)
         if "--start-offset 41" in example:
             return example.replace("41", str(self._open_transaction("payments")))
         if "key delete KEY" in example or "key rotate KEY" in example:

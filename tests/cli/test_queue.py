@@ -118,6 +118,19 @@ def test_peek_leases_nothing_and_omits_processed_messages(ctl: Command, broker: 
     assert values(broker, topic) == ["ready"]
 
 
+def test_peek_shows_the_first_messages_of_a_topic_that_no_group_has_received_from(
+    ctl: Command, broker: Broker, topic: str
+) -> None:
+    sent(broker, topic, "first", "second")
+    ran = ctl("queue", "peek", topic, "--max", "1")
+    assert ran.code == 0
+    assert "first" in ran.text
+    assert "no group has received" in ran.errors
+    assert ctl("queue", "peek", f"{topic}-none").code == 4
+    values(broker, topic)
+    assert ctl("queue", "peek", topic, "--group", "misspelt").code == 4
+
+
 def test_urgent_messages_are_received_first_and_lanes_have_stats(
     ctl: Command, broker: Broker, topic: str
 ) -> None:

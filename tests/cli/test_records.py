@@ -91,9 +91,51 @@ def test_a_line_without_a_key_fails_but_lines_before_it_are_written(alpacactl: C
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\nb:2\n")
     assert ran.code == 1
-    assert "line 2 does not contain the key separator ':'" in ran.errors
+    assert "line 2 does not contain the key separator ':'; line 1 was written" in ran.errors
     assert "wrote 1 record" in ran.errors
     assert consumed(alpacactl, topic) == [b"1"]
+
+
+def test_produce_reads_what_consume_prints_as_json(ctl: Command, topic: str) -> None:
+    copy = f"{topic}-copy"
+    for name in (topic, copy):
+        ctl.ok("topics", "create", name, "--partitions", "1")
+    ctl.ok("produce", topic, "--key-separator", ":", "--header", "a=b", stdin=b"k:v\n\xff:\xfe\n")
+    ctl.ok("produce", topic, "--json", stdin=b'{"key": "deleted", "value": null}\n')
+    printed = ctl.ok("consume", topic, "--exit", "-o", "json")
+    ctl.ok("produce", copy, "--json", stdin=printed.encode())
+    place = ("topic", "timestamp_ms", "time")
+    first, second = (
+        [
+            {name: value for name, value in record.items() if name not in place}
+            for record in ctl.lines("consume", of, "--exit")
+        ]
+        for of in (topic, copy)
+    )
+    assert first == second
+    assert len(second) == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"tea", id="no JSON"),
+        pytest.param(b"[1]", id="no object"),
+        pytest.param(b'{"key": "k"}', id="no value"),
+        pytest.param(b'{"value_base64": "?"}', id="no base64"),
+        pytest.param(b'{"value": "v", "headers": [1]}', id="no header"),
+        pytest.param(b"[" * 100_000, id="deep nesting"),
+    ],
+)
+def test_an_invalid_line_of_json_is_named_with_the_lines_that_were_written(
+    ctl: Command, topic: str, line: bytes
+) -> None:
+    ctl.ok("topics", "create", topic)
+    ran = ctl("produce", topic, "--json", stdin=b'{"value": "1"}\n{"value": {"a": 2}}\n' + line)
+    assert ran.code == 1
+    assert "line 3 is not a record in JSON" in ran.errors
+    assert "lines 1 to 2 were written" in ran.errors
+    assert sorted(consumed(ctl, topic)) == [b"1", b'{"a":2}']
 
 
 def test_many_records_are_read_once_each(alpacactl: Command, topic: str) -> None:

@@ -161,6 +161,7 @@ def test_cluster_status_shows_health_and_api_addresses(alpacactl: Command, broke
         "kafka": broker.address,
         "http": broker.http_address,
         "sqs": broker.sqs_address,
+        "registry": broker.registry_address,
     }
     assert status["holds"]["topics"] >= 0
     assert broker.sqs_address in alpacactl.ok("cluster", "status")

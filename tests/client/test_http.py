@@ -39,13 +39,19 @@ ONE = answer(b'{"number":1}')
 
 @contextmanager
 def broker(*connections: list[bytes]) -> Iterator[HttpApi]:
-    """Gives each connection in turn its answers, request by request, and closes it; and a client of it."""
+    """Serves the answers; and a client of it."""
+    with serving(*connections) as port, HttpApi(Address("127.0.0.1", port)) as api:
+        yield api
+
+
+@contextmanager
+def serving(*connections: list[bytes]) -> Iterator[int]:
+    """Gives each connection in turn its answers, request by request, and closes it. Yields the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        serving = threading.Thread(target=_serve, args=(server, connections), daemon=True)
-        serving.start()
-        with HttpApi(Address("127.0.0.1", server.getsockname()[1])) as api:
-            yield api
-        serving.join(10)
+        thread = threading.Thread(target=_serve, args=(server, connections), daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(10)
 
 
 def _serve(server: socket.socket, connections: tuple[list[bytes], ...]) -> None:

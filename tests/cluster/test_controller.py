@@ -1110,6 +1110,18 @@ def test_internal_topics_are_created_by_nodes_and_stay() -> None:
             cluster.ask(refused)
 
 
+def test_an_internal_topic_keeps_its_cleanup_policy() -> None:
+    cluster = Cluster()
+    compacted = {"cleanup.policy": "compact"}
+    cluster.ask(
+        CreateTopic(name=OFFSETS_TOPIC, topic_id=ANY_ID, partitions=1, is_internal=True, overrides=compacted)
+    )
+    for refused in ({"cleanup.policy": "delete"}, {"cleanup.policy": "compact,delete"}, {}):
+        with pytest.raises(PolicyViolation, match=r"keeps its cleanup\.policy"):
+            cluster.ask(ConfigureTopic(name=OFFSETS_TOPIC, overrides=refused))
+    cluster.ask(ConfigureTopic(name=OFFSETS_TOPIC, overrides={**compacted, "segment.bytes": "1048576"}))
+
+
 def test_a_deleted_topic_takes_its_partitions_along() -> None:
     cluster = Cluster()
     topic = cluster.create("t")

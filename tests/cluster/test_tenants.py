@@ -127,6 +127,17 @@ def test_a_tenant_is_deleted_with_its_members_and_rules_but_not_with_topics() ->
     assert list(cluster.image.acls.values()) == [ALICE_READS]
 
 
+def test_a_tenant_that_was_activated_during_its_deletion_stays() -> None:
+    cluster = with_tenants("red")
+    cluster.ask(AlterTenant(id="red", status=TenantStatus.DISABLED))
+    cluster.ask(AlterTenant(id="red", status=TenantStatus.ACTIVE))
+    with pytest.raises(PolicyViolation, match="activated"):
+        cluster.ask(DeleteTenant(id="red", is_disabled=True))
+    cluster.ask(AlterTenant(id="red", status=TenantStatus.DISABLED))
+    cluster.ask(DeleteTenant(id="red", is_disabled=True))
+    assert not cluster.image.tenants
+
+
 def test_topics_of_tenants_that_do_not_exist_cannot_be_created() -> None:
     cluster = with_tenants("red")
     create(cluster, "red:orders")

@@ -2,7 +2,8 @@
 
     python -m tests.compat.member confluent-kafka 127.0.0.1:9092 GROUP TOPIC --assignor cooperative-sticky
 
-It reads, commits what it has read, and prints a line for each event: `owns`, `lost` and `read`.
+It reads, commits what it has read, and prints a line for each event: `owns`, `lost`, `read` and `refused`,
+for a commit that failed. It tries such a commit again: during a rebalance its epoch can be one too old.
 A signal makes it leave the group in its client's way.
 """
 
@@ -12,10 +13,12 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 POLL_S = 0.05
+# How soon a member learns that the group rebalances; a long session must not make it late.
+MAX_HEARTBEAT_MS = 1000
 # confluent-kafka selects assignors by name; this one stands for the group protocol of KIP-848.
 KIP_848 = "kip-848"
 
@@ -39,6 +42,30 @@ class Report:
     @staticmethod
     def lost(partitions: Iterable[int]) -> None:
         say("lost", *sorted(partitions))
+
+
+class Commits:
+    """Commits what was read, again after a failure, until there is nothing left to commit."""
+
+    def __init__(self, *refusals: type[Exception]) -> None:
+        self._refusals = refusals
+        self.due = False
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Run the client's commit."""
+        try:
+            yield
+        except self._refusals as refusal:
+            self.due = not self._is_over(refusal)
+            say("refused", refusal)
+        else:
+            self.due = False
+
+    @staticmethod
+    def _is_over(refusal: Exception) -> bool:
+        """Return whether the partitions were lost, and with them the positions in them."""
+        return "_NO_OFFSET" in str(refusal)
 
 
 class Stop:
@@ -69,20 +96,20 @@ def run_confluent(options: argparse.Namespace) -> None:
         settings["group.protocol"] = "consumer"
     else:
         settings["session.timeout.ms"] = options.session_ms
-        settings["heartbeat.interval.ms"] = options.session_ms // 6
+        settings["heartbeat.interval.ms"] = min(options.session_ms // 6, MAX_HEARTBEAT_MS)
         settings["partition.assignment.strategy"] = options.assignor
-    consumer, report, stop = Consumer(settings), Report(), Stop()
+    consumer, report, stop, commits = Consumer(settings), Report(), Stop(), Commits(KafkaException)
     consumer.subscribe(
         [options.topic], on_revoke=lambda _, revoked: report.lost(each.partition for each in revoked)
     )
-    while not stop.asked:
+    while not stop.asked or commits.due:
         messages = consumer.consume(500, POLL_S)
         report.owns(each.partition for each in consumer.assignment())
         for message in messages:
             if message.error() is None:
                 say("read", message.partition(), message.offset(), message.value().decode())
-        if messages:
-            with contextlib.suppress(KafkaException):  # the partitions have another owner by now
+        if messages or commits.due:
+            with commits.attempt():
                 consumer.commit(asynchronous=False)
     consumer.close()
 
@@ -94,7 +121,7 @@ def run_kafka_python(options: argparse.Namespace) -> None:
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from kafka.errors import KafkaError
 
-    report, stop = Report(), Stop()
+    report, stop, commits = Report(), Stop(), Commits(KafkaError)
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -115,18 +142,18 @@ def run_kafka_python(options: argparse.Namespace) -> None:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options.session_ms,
-        heartbeat_interval_ms=options.session_ms // 6,
+        heartbeat_interval_ms=min(options.session_ms // 6, MAX_HEARTBEAT_MS),
         partition_assignment_strategy=[assignors[options.assignor]],
     )
     consumer.subscribe([options.topic], listener=Listener())
-    while not stop.asked:
+    while not stop.asked or commits.due:
         polled = consumer.poll(POLL_S * 1000)
         report.owns(each.partition for each in consumer.assignment())
         for messages in polled.values():
             for message in messages:
                 say("read", message.partition, message.offset, message.value.decode())
-        if polled:
-            with contextlib.suppress(KafkaError):
+        if polled or commits.due:
+            with commits.attempt():
                 consumer.commit()
     consumer.close()
 
@@ -137,7 +164,7 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
     from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from aiokafka.errors import KafkaError
 
-    report, stop = Report(), Stop()
+    report, stop, commits = Report(), Stop(), Commits(KafkaError)
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -154,19 +181,19 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options.session_ms,
-        heartbeat_interval_ms=options.session_ms // 6,
+        heartbeat_interval_ms=min(options.session_ms // 6, MAX_HEARTBEAT_MS),
         partition_assignment_strategy=[assignors[options.assignor]],
     )
     await consumer.start()
     consumer.subscribe([options.topic], listener=Listener())
-    while not stop.asked:
+    while not stop.asked or commits.due:
         polled = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
         report.owns(each.partition for each in consumer.assignment())
         for messages in polled.values():
             for message in messages:
                 say("read", message.partition, message.offset, message.value.decode())
-        if polled:
-            with contextlib.suppress(KafkaError):
+        if polled or commits.due:
+            with commits.attempt():
                 await consumer.commit()
     await consumer.stop()
 

@@ -145,3 +145,10 @@ def all_read(members: Sequence[Member], values: Sequence[str], *, within_s: floa
     except AssertionError:
         stories = "\n\n".join(member.full_output() for member in members)
         raise AssertionError(f"not read: {list(missing())[:20]}\n{stories}") from None
+
+
+def read_once(members: Sequence[Member], values: Sequence[str]) -> None:
+    """Check that every value was read by one member, once."""
+    surplus = Counter(value for member in members for value in member.values) - Counter(values)
+    stories = "\n\n".join(member.full_output() for member in members)
+    assert not surplus, f"read more than once: {list(surplus)[:20]}\n{stories}"

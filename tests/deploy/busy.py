@@ -47,6 +47,7 @@ class Traffic:
         self._over_kafka()
         self._over_http()
         self._over_sqs()
+        self._over_registry()
 
     def _over_kafka(self) -> None:
         for number in range(20):
@@ -85,3 +86,7 @@ class Traffic:
             self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=message["ReceiptHandle"])
         with suppress(ClientError):
             self._sqs.get_queue_url(QueueName="absent")
+
+    def _over_registry(self) -> None:
+        self._http.post("/schemas/subjects/busy/versions", json={"schema": '"string"'}).raise_for_status()
+        assert self._http.get("/schemas/subjects/absent/versions").status_code == 404

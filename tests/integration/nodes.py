@@ -15,6 +15,10 @@ from .processes import Program
 START_S = 60.0
 
 
+# Earlier versions have no schema registry.
+REGISTRY_ON_ANY_PORT = ("--registry", "127.0.0.1:0")
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody uses; other programs may take them before the test does.
 
@@ -46,6 +50,7 @@ class Node(Program):
         data: Path | None = None,
         launcher: Sequence[str] = (),
         module: str = "alpacamq.node.main",
+        options: Sequence[str] = REGISTRY_ON_ANY_PORT,
     ) -> None:
         """`settings` are further lines of [cluster] and sections; `launcher` runs `module`."""
         kafka, http, sqs, cluster = (f"{host}:{port}" for port in ports)
@@ -60,7 +65,7 @@ class Node(Program):
         super().__init__(
             module,
             *("serve", "--config", str(config), "--node-id", str(node_id), "--data-dir", str(self.data)),
-            *("--kafka", kafka, "--http", http, "--sqs", sqs),
+            *("--kafka", kafka, "--http", http, "--sqs", sqs, *options),
             *(("--cluster", cluster, "--cluster-nodes", nodes) if nodes else ()),
             log=root / f"node-{node_id}.log",
             launcher=launcher,

@@ -4,6 +4,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from alpacamq.api.tls import MAX_HANDSHAKES
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -150,6 +152,26 @@ def test_nodes_accept_only_certificates_of_their_authority(cluster: Cluster, tmp
         encrypted.recv(1)
     reasons = [event["reason"] for event in node.events("handshake_failed")]
     assert "the client does not use TLS" in reasons
+
+
+def test_a_flood_of_clients_does_not_take_the_handshakes_of_nodes(cluster: Cluster) -> None:
+    node = cluster.nodes.by_id[1]
+    (host, _, port), (kafka_host, _, kafka_port) = (
+        address.rpartition(":") for address in (node.cluster, cluster.external[1])
+    )
+    context = client_context(cluster.authority, cluster.authority.client("node"))
+    with ExitStack() as flood, socket.create_connection((host, int(port)), timeout=DEADLINE_S) as of_node:
+        for _ in range(MAX_HANDSHAKES + 20):
+            flood.enter_context(socket.create_connection((kafka_host, int(kafka_port)), timeout=DEADLINE_S))
+        eventually(
+            lambda: (
+                "too many handshakes at the same time"
+                in {event["reason"] for event in node.events("handshake_failed")}
+            ),
+            within_s=DEADLINE_S,
+        )
+        # It came first, and would have made room for them.
+        context.wrap_socket(of_node, server_hostname=host).close()
 
 
 def test_a_node_that_was_killed_joins_again_and_catches_up(cluster: Cluster) -> None:

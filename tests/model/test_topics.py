@@ -11,6 +11,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import (
     INT64_MAX,
     SETTINGS,
+    TOPIC_RECORD_NAME_STRATEGY,
     TopicConfig,
     check_setting,
     check_settings,
@@ -70,7 +71,8 @@ def test_a_topic_without_overrides_has_the_defaults() -> None:
 
 
 def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
-    assert {name.replace(".", "_") for name in SETTINGS} == set(TopicConfig.__struct_fields__)
+    derived = {"checks_schemas"}
+    assert {name.replace(".", "_") for name in SETTINGS} | derived == set(TopicConfig.__struct_fields__)
 
 
 def test_a_topics_own_settings_win_over_the_brokers() -> None:
@@ -232,3 +234,29 @@ def test_compaction_lags_must_not_contradict_each_other() -> None:
     check_settings({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
     with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=6 is above max"):
         check_settings({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "checks"),
+    [
+        ({}, False),
+        ({"schema.validation.subject": "orders"}, False),
+        ({"confluent.value.subject.name.strategy": "RecordNameStrategy"}, False),
+        ({"schema.validation": "id"}, True),
+        ({"schema.validation": "full"}, True),
+        ({"confluent.value.schema.validation": "true"}, True),
+        ({"confluent.key.schema.validation": "true"}, True),
+    ],
+)
+def test_schemas_are_checked_if_a_setting_says_so(settings: dict[str, str], checks: bool) -> None:
+    assert topic_config(settings).checks_schemas is checks
+
+
+def test_strategies_have_short_names() -> None:
+    name = "confluent.key.subject.name.strategy"
+    assert check_setting(name, "TopicRecordNameStrategy") == TOPIC_RECORD_NAME_STRATEGY
+    assert check_setting(name, TOPIC_RECORD_NAME_STRATEGY) == TOPIC_RECORD_NAME_STRATEGY
+    with pytest.raises(InvalidConfig, match="is not one of"):
+        check_setting(name, "com.example.OwnStrategy")
+    with pytest.raises(InvalidConfig, match="does not match"):
+        check_setting("schema.validation.subject", "a\nb")

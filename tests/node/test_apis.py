@@ -1,4 +1,4 @@
-"""The HTTP and SQS APIs of a real broker: enabled, disabled, address in use, shutdown."""
+"""The HTTP and SQS APIs and the registry of a real broker: enabled, disabled, address in use, shutdown."""
 
 import socket
 
@@ -8,27 +8,34 @@ from tests.api.http.serving import Client, get
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
+APIS = ["http", "sqs", "registry"]
+
 
 def address_of(broker: Broker, api: str) -> tuple[str, int]:
-    host, _, port = {"http": broker.http_address, "sqs": broker.sqs_address}[api].rpartition(":")
+    addresses = {
+        "http": broker.http_address,
+        "sqs": broker.sqs_address,
+        "registry": broker.registry_address,
+    }
+    host, _, port = addresses[api].rpartition(":")
     return host, int(port)
 
 
 def test_every_api_answers_at_the_printed_address(new_broker: NewBroker) -> None:
     broker = new_broker().start()
 
-    for api in ("http", "sqs"):
+    for api in APIS:
         with Client(address_of(broker, api)) as client:
             assert client.ask(get("/there/is/nothing/here")).status in range(400, 500)
 
 
 def test_a_disabled_api_does_not_listen(new_broker: NewBroker) -> None:
-    broker = new_broker(config="[http]\nenabled = false\n[sqs]\nenabled = false\n").start()
+    broker = new_broker(config="".join(f"[{api}]\nenabled = false\n" for api in APIS)).start()
 
-    assert not broker.output.find(r"http|sqs")
+    assert not broker.output.find(r"http|sqs|registry")
 
 
-@pytest.mark.parametrize("api", ["http", "sqs"])
+@pytest.mark.parametrize("api", APIS)
 def test_an_address_in_use_fails_the_start_with_a_hint(new_broker: NewBroker, api: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -56,7 +63,7 @@ def test_connected_clients_do_not_block_shutdown(new_broker: NewBroker) -> None:
         assert unfinished.is_closed()
 
 
-@pytest.mark.parametrize("api", ["http", "sqs"])
+@pytest.mark.parametrize("api", APIS)
 def test_a_request_for_another_host_is_misdirected(new_broker: NewBroker, api: str) -> None:
     config = f'[kafka]\nadvertised = "advertised.example:9092"\n[{api}]\nhosts = ["own.example"]\n'
     broker = new_broker(config=config).start()

@@ -100,7 +100,12 @@ def test_a_listener_may_require_authentication_or_not_whatever_the_others_do(tmp
 def test_the_listeners_of_an_api_begin_with_that_of_its_section(tmp_path: Path) -> None:
     config = loaded(tmp_path, TLS + EXTERNAL + "[listeners.web]\napi = 'http'\nlisten = '127.0.0.1:1'\n")
     names = {api: [each.name for each in config.listeners_of(api)] for api in ListenerApi}
-    assert names == {"kafka": ["kafka", "external"], "http": ["http", "web"], "sqs": ["sqs"]}
+    assert names == {
+        "kafka": ["kafka", "external"],
+        "http": ["http", "web"],
+        "sqs": ["sqs"],
+        "registry": ["registry"],
+    }
     assert config.listeners_of(ListenerApi.KAFKA)[1].address == Address("127.0.0.1", 9094)
 
 

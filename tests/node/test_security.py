@@ -1,7 +1,5 @@
 """The section [security] and the users file."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,15 +117,6 @@ def test_the_secret_of_delegation_tokens_is_long_private_and_not_shown(tmp_path:
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         security_settings(config)
-
-
-def test_what_verifies_tokens_is_not_imported_without_a_provider() -> None:
-    code = (
-        "import sys, alpacamq.node.serve; "
-        "print([name for name in ('jwt', 'cryptography') if name in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
 
 
 def test_a_listener_with_oauthbearer_needs_a_provider(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpacamq.registry.json_schema.schema import JsonSchema, parse
-from alpacamq.registry.schema import MAX_SCHEMA_BYTES, Dependency, InvalidSchema, Mismatch, ParsedSchema
+from alpacamq.registry.schema import (
+    MAX_DEPTH,
+    MAX_SCHEMA_BYTES,
+    Dependency,
+    InvalidData,
+    InvalidSchema,
+    Mismatch,
+    ParsedSchema,
+)
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -569,3 +577,34 @@ def test_any_json_is_a_schema_or_refused(document: Any, draft: str | None, value
     assert not schema.incompatibilities(schema)
     assert parse(schema.canonical).canonical == schema.canonical
     assert parse(schema.normalized).normalized == schema.normalized
+
+
+def test_values_are_decoded_and_encoded_if_they_match() -> None:
+    schema = parse('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    assert schema.decode(memoryview(b' {"n": 5}')) == {"n": 5}
+    assert schema.encode({"n": 5, "m": [None]}) == b'{"n":5,"m":[null]}'
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param({"n": "5"}, '/n: "5" is not of type "integer"', id="mismatch"),
+        pytest.param({"n": object()}, "not a JSON value: ", id="no JSON"),
+    ],
+)
+def test_values_that_do_not_match_are_not_encoded(value: object, message: str) -> None:
+    schema = parse('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    with pytest.raises(InvalidData) as refused:
+        schema.encode(value)
+    assert str(refused.value).startswith(message)
+
+
+def test_data_that_does_not_match_is_not_decoded() -> None:
+    with pytest.raises(InvalidData) as refused:
+        parse('{"type": "integer"}').decode(b"[")
+    assert str(refused.value).startswith("invalid JSON: ")
+    deep: list[Any] = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    with pytest.raises(InvalidData, match="nested more than"):
+        parse("true").encode(deep)

@@ -46,6 +46,7 @@ from alpacamq.registry.messages import (
     GetConfig,
     GetMode,
     GetVersion,
+    IdentifySchema,
     IdsOfGuid,
     LatestWithMetadata,
     ListContexts,
@@ -708,6 +709,18 @@ class TestModes:
         host.ask(SetMode(subject=None, mode=Mode.READONLY_OVERRIDE))
         assert set(modes()) == {Mode.READONLY_OVERRIDE}
 
+    def test_a_tenant_can_override_the_modes_of_its_own_subjects(self, host: RegistryHost) -> None:
+        for subject in (":.@red:one", ":.@red.x:one", ":.@blue:one", "one"):
+            host.ask(SetMode(subject=subject, mode=Mode.READWRITE))
+        host.ask(SetMode(subject=":.@red:", mode=Mode.READONLY_OVERRIDE))
+
+        def mode(subject: str) -> Mode:
+            found: Mode = host.ask(GetMode(subject=subject, default_to_global=True))
+            return found
+
+        assert mode(":.@red:one") is mode(":.@red.x:one") is Mode.READONLY_OVERRIDE
+        assert mode(":.@blue:one") is mode("one") is Mode.READWRITE
+
     def test_own_modes(self, host: RegistryHost) -> None:
         assert host.ask(GetMode(subject=None)) is Mode.READWRITE
         assert host.ask(DeleteMode(subject=None)) is Mode.READWRITE
@@ -786,6 +799,14 @@ class TestModes:
         host.ask(SetMode(subject=None, mode=Mode.IMPORT, force=True))
         assert host.register("one", "a,b", id=7).version == 2
 
+    @pytest.mark.parametrize("scope", [None, ":.__GLOBAL:"])
+    def test_import_leaves_subjects_of_tenants_alone(self, host: RegistryHost, scope: str | None) -> None:
+        host.register(":.@red:one", "a")
+        host.register(":.@red:two", "b")
+        host.ask(DeleteSubject(subject=":.@red:two"))
+        host.ask(SetMode(subject=scope, mode=Mode.IMPORT))
+        assert host.ask(ListSubjects(deleted=Deleted.INCLUDED)) == (":.@red:one", ":.@red:two")
+
     def test_import_does_not_remove_what_is_referred_to(self, host: RegistryHost) -> None:
         host.register("base", "a")
         host.register("one", "@base", Reference("base", "base", 1))
@@ -796,6 +817,14 @@ class TestModes:
 
 
 class TestConfig:
+    def test_a_tenant_inherits_settings_of_its_own_default_context(self, host: RegistryHost) -> None:
+        host.ask(SetConfig(subject=None, update=ConfigUpdate(normalize=True)))
+        host.ask(SetConfig(subject=":.@red:", update=ConfigUpdate(compatibility_group="major")))
+        for subject in (":.@red:one", ":.@red.x:one"):
+            set_level(host, "FULL", subject)
+            found = host.ask(GetConfig(subject=subject, default_to_global=True))
+            assert (found.normalize, found.compatibility_group) == (None, "major")
+
     def test_own_configurations(self, host: RegistryHost) -> None:
         assert host.ask(GetConfig(subject=None)) == Config(compatibility_level=CompatibilityLevel.BACKWARD)
         with pytest.raises(ConfigNotFound):
@@ -894,7 +923,16 @@ class TestLists:
 
     @pytest.mark.parametrize(
         ("offset", "limit", "expected"),
-        [(0, -1, "abcd"), (1, 2, "bc"), (3, 9, "d"), (9, 1, ""), (0, 0, ""), (-5, 1, "a")],
+        [
+            (0, -1, "abcd"),
+            (1, 2, "bc"),
+            (3, 9, "d"),
+            (9, 1, ""),
+            (0, 0, ""),
+            (-5, 1, "a"),
+            (1, 2**63, "bcd"),
+            (2**63, 1, ""),
+        ],
     )
     def test_pages(self, host: RegistryHost, offset: int, limit: int, expected: str) -> None:
         for subject in "dacb":
@@ -1006,6 +1044,8 @@ class TestContexts:
         (GetById(id=-1), SchemaNotFound),
         (VersionsOfId(id=2), SchemaNotFound),
         (SourceOfId(id=2), SchemaNotFound),
+        (IdentifySchema(schema=2, subject="one"), SchemaNotFound),
+        (IdentifySchema(schema="no guid", subject="one"), SchemaNotFound),
         (Lookup(subject="one", draft=Draft(text="b")), SchemaNotFound),
         (Lookup(subject="none", draft=Draft(text="a")), SubjectNotFound),
         (Lookup(subject="none", draft=Draft(text="a!")), InvalidSchema),
@@ -1019,6 +1059,25 @@ def test_what_is_not_there(host: RegistryHost, query: Request[Any], error: type[
         host.ask(query)
 
 
+def test_a_schema_is_identified_with_the_subjects_that_have_it(host: RegistryHost) -> None:
+    first = host.register("one", "a")
+    host.register("two", "b")
+    for name in (first.id, first.guid):
+        found = host.ask(IdentifySchema(schema=name, subject="one"))
+        assert (found.id, found.guid, found.context) == (first.id, first.guid, ".")
+        assert found.is_version
+        assert not host.ask(IdentifySchema(schema=name, subject="two")).is_version
+        assert not host.ask(IdentifySchema(schema=name, subject="none")).is_version
+        assert not host.ask(IdentifySchema(schema=name)).is_version
+    host.ask(SetConfig(subject="alias", update=ConfigUpdate(alias="one")))
+    assert host.ask(IdentifySchema(schema=first.id, subject="alias")).is_version
+    in_context = host.register(":.other:one", "c")
+    found = host.ask(IdentifySchema(schema=in_context.guid, subject=":.other:one"))
+    assert (found.context, found.is_version) == (".other", True)
+    host.ask(DeleteVersion(subject="one", version=1))
+    assert not host.ask(IdentifySchema(schema=first.id, subject="one")).is_version
+
+
 def test_queries_change_nothing(host: RegistryHost) -> None:
     host.register("b", "a")
     host.register("a", "a,b?")
@@ -1027,6 +1086,7 @@ def test_queries_change_nothing(host: RegistryHost) -> None:
     draft = Draft(text="c")
     for query in Queries.HANDLERS:
         known = {"subject": "a", "version": 1, "id": 1, "guid": "0" * 32, "properties": {}, "draft": draft}
+        known.update(schema=1, subjects=("a",))
         with suppress(AlpacaError):
             host.send(query(**{name: known[name] for name in query.__struct_fields__ if name in known}))
     assert (host.state(), len(host.log)) == before

@@ -25,6 +25,15 @@ class ToySchema:
     def mismatch(self, data: bytes | memoryview) -> Mismatch | None:
         raise NotImplementedError
 
+    def decode(self, data: bytes | memoryview) -> object:
+        raise NotImplementedError
+
+    def encode(self, value: object) -> bytes:
+        raise NotImplementedError
+
+    def record_name(self, data: bytes | memoryview) -> str | None:
+        raise NotImplementedError
+
 
 def teach(registry: Registry) -> list[Source]:
     """Make a registry understand the language, and return the list of what it parses."""

@@ -18,13 +18,16 @@ BLOCK = re.compile(r"^```py\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL
 
 def test_examples_of_the_page_work(spark: SparkSession, broker: Broker, cluster: Cluster) -> None:
     assert spark is SparkSession.getActiveSession()  # the page's own session is the one there is
-    for topic in ("orders", "copies"):
+    for topic in ("orders", "copies", "teas"):
         make_topic(cluster, topic)
     names: dict[str, object] = {}
     examples = BLOCK.findall(PAGE.read_text())
-    assert len(examples) == 5
+    assert len(examples) == 6
     for code, expected in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(code.replace("localhost:9092", broker.address), names)  # noqa: S102 - our own page
+            own = code.replace("localhost:9092", broker.address).replace(
+                "localhost:8080", broker.http_address
+            )
+            exec(own, names)  # noqa: S102 - our own page
         assert printed.getvalue() == expected, code

@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 MODULES = sorted([*(SOURCE / "alpacamq_spark").rglob("*.py"), *(SOURCE / "pyspark_alpacamq").rglob("*.py")])
-MAY_IMPORT = {"alpacamq.model", "alpacamq.client"}
+MAY_IMPORT = {"alpacamq.model", "alpacamq.client", "alpacamq.registry"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

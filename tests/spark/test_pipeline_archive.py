@@ -186,11 +186,11 @@ def test_an_archive_belongs_to_one_checkpoint(workshop: Workshop, cluster: Clust
 def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "._alpacamq.json.77").write_bytes(b"{")
     table, checkpoint = ArchiveTable(str(tmp_path), spark), Checkpoint(str(tmp_path / ".checkpoint"))
-    assert table.claim(checkpoint, None) == table.owner()
+    assert table.claim(checkpoint, {}) == table.owner()
     (tmp_path / "_alpacamq.json").unlink()
     (tmp_path / "photo.jpg").touch()
     with pytest.raises(ForeignArchive, match="is not empty and not an archive"):
-        table.claim(checkpoint, None)
+        table.claim(checkpoint, {})
 
 
 def done(checkpoint: Checkpoint, *batches: int, query: str = "a-query") -> None:
@@ -207,7 +207,7 @@ def written(table: ArchiveTable, writer: str, first: int, last: int) -> None:
 
 def test_an_archive_that_lacks_batches_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
     checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
-    writer = table.claim(checkpoint, None).writer
+    writer = table.claim(checkpoint, {}).writer
     for batch in range(2):
         written(table, writer, batch, batch)
         done(checkpoint, batch)
@@ -215,36 +215,36 @@ def test_an_archive_that_lacks_batches_of_its_checkpoint_is_refused(tmp_path: Pa
     for place in ("new", "copy-0"):
         other = ArchiveTable(str(tmp_path / place), None)
         with pytest.raises(ForeignArchive, match=r"up to batch 1, which is not in .*sink\.path was changed"):
-            other.claim(checkpoint, None)
+            other.claim(checkpoint, {})
     assert not (tmp_path / "new").exists()
     shutil.rmtree(table.place)
     with pytest.raises(ForeignArchive, match="Restore the archive"):
-        table.claim(checkpoint, None)
-    assert ArchiveTable(str(tmp_path / "copy-1"), None).claim(checkpoint, None).writer == writer
+        table.claim(checkpoint, {})
+    assert ArchiveTable(str(tmp_path / "copy-1"), None).claim(checkpoint, {}).writer == writer
 
 
 def test_a_position_behind_the_archive_is_refused(tmp_path: Path) -> None:
     """Its batches would be taken for those that were merged, and be lost."""
     checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
-    writer = table.claim(checkpoint, None).writer
+    writer = table.claim(checkpoint, {}).writer
     written(table, writer, 0, 0)
     # As after a first run: the archive does not name the query yet.
     with pytest.raises(ForeignArchive, match=r"batches that the position in .*stream does not contain"):
-        table.claim(checkpoint, None)
+        table.claim(checkpoint, {})
     done(checkpoint, 0)
-    assert table.claim(checkpoint, None).query == "a-query"
+    assert table.claim(checkpoint, {}).query == "a-query"
 
     done(checkpoint, 0, query="another")
     with pytest.raises(ForeignArchive, match="Restore the position"):
-        table.claim(checkpoint, None)
+        table.claim(checkpoint, {})
 
     done(checkpoint, 0)
     written(table, writer, 1, 1)  # Spark will write it again
-    table.claim(checkpoint, None)
+    table.claim(checkpoint, {})
     written(table, writer, 0, 1)
     written(table, writer, 2, 2)
     with pytest.raises(ForeignArchive, match="an older copy"):
-        table.claim(checkpoint, None)
+        table.claim(checkpoint, {})
 
 
 def test_a_deleted_position_does_not_restart_an_archive(

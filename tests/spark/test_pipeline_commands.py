@@ -78,7 +78,7 @@ def test_without_spark_one_sentence_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert main(["--broker", workshop.broker.address, "pipeline", "run", str(path)]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert "pip install 'alpacamq[spark]'" in line
+    assert "pip install '.[spark]'" in line
 
 
 def test_every_example_is_valid_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +251,7 @@ def test_the_quick_start_leads_from_nothing_to_an_answer(tmp_path: Path) -> None
     outputs = [code for language, code in found if language == "text"]
     assert len(commands) == 5
     install, serve, *rest = commands
-    assert install.startswith("pip install 'alpacamq[spark]'")
+    assert install.startswith("pip install '.[spark]'")
     (tmp_path / "archive.toml").write_text(pipeline)
     address = lasting_address(Random())
     own = environment(
@@ -259,6 +259,7 @@ def test_the_quick_start_leads_from_nothing_to_an_answer(tmp_path: Path) -> None
         ALPACAMQ_KAFKA_LISTEN=address,
         ALPACAMQ_HTTP_LISTEN="127.0.0.1:0",
         ALPACAMQ_SQS_LISTEN="127.0.0.1:0",
+        ALPACAMQ_REGISTRY_LISTEN="127.0.0.1:0",
     )
     with running(["sh", "-c", f"exec {serve}"], own, tmp_path) as process:
         assert process.stdout is not None

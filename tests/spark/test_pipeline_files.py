@@ -48,6 +48,8 @@ REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
         pytest.param({"steps": [{"do": "compact", "fan_in": 1}]}, r"steps\[1\]\.fan_in", id="too few"),
         pytest.param({"trigger": "soon"}, "trigger: 'soon' is not a duration", id="trigger"),
         pytest.param({"name": "a/b"}, "a name may contain only letters", id="name"),
+        pytest.param({"decode": "registry", "schema": "a INT"}, "exclude", id="decode and schema"),
+        pytest.param({"version": 1}, "version is for decode", id="version without decode"),
         pytest.param({"spark": {"remote": "host"}}, "sc://HOST:PORT", id="remote"),
         pytest.param({"spark": {"remote": "sc://h", "master": "yarn"}}, "exclude", id="master and remote"),
     ],
@@ -72,6 +74,10 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
             r"sources\.a\.watermark\.delay: '1x'",
         ),
         ({**TRANSFORM, "sources": {}}, "name at least one topic"),
+        (
+            {**TRANSFORM, "sources": {"a": {"decode": "registry", "format": "text"}}},
+            r"sources\.a: decode and format exclude each other",
+        ),
         ({**TRANSFORM, "sink": {"topic": "x", "path": "y"}}, "either topic or path"),
         (
             {**REPLAY, "source": {"topics": ["a"], "from": "yesterday"}},
@@ -91,6 +97,24 @@ def test_errors_inside_other_kinds_are_named(data: object, message: str) -> None
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
 def test_the_examples_are_pipelines(path: Path) -> None:
     assert load(path).name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("keys", "http", "expected"),
+    [
+        pytest.param("", None, "http://host:8080/schemas", id="the broker's host"),
+        pytest.param("", "[::1]:8000", "http://[::1]:8000/schemas", id="the broker's HTTP API"),
+        pytest.param("", "https://h/", "https://h/schemas", id="a URL"),
+        pytest.param("tls = true", "h:1", "https://h:1/schemas", id="with TLS"),
+        pytest.param('registry = "http://h:8081"', "h:1", "http://h:8081", id="the file"),
+    ],
+)
+def test_the_schema_registry_is_that_of_the_file_or_of_the_broker(
+    tmp_path: Path, keys: str, http: str | None, expected: str
+) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(f'kind = "archive"\n{keys}\n[source]\ntopics = ["a"]\n[sink]\npath = "x"\n')
+    assert load(path).at("host:9092,other:9092", http).registry == expected
 
 
 def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats
 
-from .tls import ListenerTls, TlsConnection
+from .tls import AddressQuota, ListenerTls, TlsConnection
 
 log = get_logger(__name__)
 
@@ -86,15 +86,20 @@ class ListeningSocket:
         self._socket = take_address(address.host, address.port, self.settings.remedy)
         return Address(address.host, self._socket.getsockname()[1])
 
-    async def accept(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.AbstractServer:
-        """Accept connections; each gets a protocol of `factory`, with TLS after its handshake."""
+    async def accept(
+        self, factory: Callable[[], asyncio.BaseProtocol], quota: AddressQuota | None = None
+    ) -> asyncio.AbstractServer:
+        """Accept connections; each gets a protocol of `factory`, with TLS after its handshake.
+
+        With TLS, connections beyond a quota are closed before it. Protocols of plain ones ask themselves.
+        """
         loop = asyncio.get_running_loop()
         make = factory
         if (tls := self.settings.tls) is not None:
             name, stats = self.settings.name, self._stats
 
             def make() -> asyncio.BaseProtocol:
-                return TlsConnection(loop, name, tls, factory, stats)
+                return TlsConnection(loop, name, tls, factory, stats, quota)
 
         if self.settings.allow:
             return await loop.create_server(
@@ -160,9 +165,22 @@ class ConnectionLimit(Generic[C]):
         self._quotas = quotas
         quotas.count_connections(self._by_address)
 
-    def is_within_quota(self, host: str) -> bool:
+    def is_within_quota(self, host: str, transport: asyncio.BaseTransport) -> bool:
         """Return whether an address may have one more connection. To be asked once, before `has_place`."""
+        return transport.get_extra_info("is_within_quota", False) or self._admits(host)
+
+    def _admits(self, host: str) -> bool:
         return self._quotas is None or self._quotas.admits_connection(host)
+
+    def handshake_began(self, host: str) -> bool:
+        """Count a connection of an address before its handshake, unless it exceeds a quota."""
+        if is_admitted := self._admits(host):
+            self.opened(host)
+        return is_admitted
+
+    def handshake_ended(self, host: str) -> None:
+        """Stop counting a connection that is closed, or that is counted by its protocol now."""
+        self._forget(host)
 
     def opened(self, host: str) -> None:
         """Count a connection of an address."""
@@ -172,6 +190,9 @@ class ConnectionLimit(Generic[C]):
         """Count a connection of an address as closed."""
         if self._quotas is not None:
             self._quotas.connection_closed(connection)
+        self._forget(host)
+
+    def _forget(self, host: str) -> None:
         self._by_address[host] -= 1
         if not self._by_address[host]:
             del self._by_address[host]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from alpacamq.broker.tls import Certificates, ClientCertificates
+from alpacamq.broker.tls import Certificates, ClientCertificates, expiry_ms
+from alpacamq.model.address import client_host
 from alpacamq.security.principals import Principal
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats
@@ -21,12 +22,15 @@ from alpacamq.telemetry.metrics import ListenerStats
 log = get_logger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
-# Connections of all listeners that have not completed their handshake.
+# Connections of all listeners for clients that have not completed their handshake.
 MAX_HANDSHAKES = 1000
 # Handshakes take half a millisecond of CPU each. A flood of them gets this share of the event loop's time,
 # in portions of this length.
 HANDSHAKE_SHARE = 0.6
 PORTION_SECONDS = 0.005
+# The same for other nodes, which connect rarely. Both together leave time for requests.
+NODE_HANDSHAKES = 100
+NODE_HANDSHAKE_SHARE = 0.2
 # Failures are logged one by one up to this many in an interval; then they are only counted.
 LOGGED_FAILURES = 10
 LOG_SECONDS = 10.0
@@ -39,14 +43,22 @@ _JOINED_BYTES = 16 << 10
 # 50 µs and brings no data.
 MAX_RECORDS = 64
 _RECORD_HEADER_BYTES = 5
+# Of any version, with what encryption adds. TLS refuses larger records, and others than these types.
+_MAX_RECORD_BYTES = (16 << 10) + 2048
+_RECORD_TYPES = range(20, 25)
 # Answers to key updates that wait for a client that does not read.
 _MAX_ANSWER_BYTES = 16 << 10
 
 
 class Handshakes:
-    """Bounds the handshakes in progress, and the share of the event loop's time that they take."""
+    """Bounds the handshakes in progress, and the share of the event loop's time that they take.
 
-    def __init__(self) -> None:
+    Clients and other nodes have their own, so that a flood of clients does not keep nodes from each other.
+    """
+
+    def __init__(self, limit: int = MAX_HANDSHAKES, share: float = HANDSHAKE_SHARE) -> None:
+        self._limit = limit
+        self._share = share
         # Connections that have sent nothing, the oldest first, and those that have.
         self._silent: dict[TlsConnection, None] = {}
         self._begun: dict[TlsConnection, None] = {}
@@ -70,7 +82,7 @@ class Handshakes:
 
         A client that means it completes its handshake long before it is the oldest.
         """
-        if self.in_progress >= MAX_HANDSHAKES:
+        if self.in_progress >= self._limit:
             next(iter(self._silent or self._begun)).fail("too many handshakes at the same time")
         self._silent[connection] = None
 
@@ -114,7 +126,7 @@ class Handshakes:
 
     def _is_exhausted(self) -> bool:
         now = monotonic()
-        earned = (now - self._counted_at) * HANDSHAKE_SHARE / (1 - HANDSHAKE_SHARE)
+        earned = (now - self._counted_at) * self._share / (1 - self._share)
         self._debt_seconds = max(0.0, self._debt_seconds - earned)
         self._counted_at = now
         return self._debt_seconds > PORTION_SECONDS
@@ -141,6 +153,18 @@ class Handshakes:
             self._schedule(loop)
 
 
+class AddressQuota(Protocol):
+    """Decides about connections before their handshakes, and counts those in progress."""
+
+    def handshake_began(self, host: str) -> bool:
+        """Return whether an address may have one more connection, and count it if so."""
+        ...
+
+    def handshake_ended(self, host: str) -> None:
+        """Stop counting a connection: it is closed, or its protocol counts it from now on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
     """How a listener uses TLS."""
@@ -164,6 +188,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         tls: ListenerTls,
         factory: Callable[[], asyncio.BaseProtocol],
         stats: ListenerStats | None,
+        quota: AddressQuota | None = None,
     ) -> None:
         """`factory` makes the API's protocol once the handshake is complete."""
         super().__init__()
@@ -173,13 +198,17 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._handshakes = tls.handshakes
         self._factory = factory
         self._stats = stats
+        # None if connections are not limited by address, or while this one is not counted.
+        self._quota = quota
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         # None until the first bytes arrive.
         self._object: ssl.SSLObject | None = None
         # None until the handshake is complete.
         self._protocol: asyncio.BaseProtocol | None = None
+        # Of the client's certificate, and when that expires.
         self._principal: Principal | None = None
+        self._expires_ms: int | None = None
         self._is_paused = False
         self._is_write_paused = False
         # Whether its handshake waits for CPU time.
@@ -188,11 +217,16 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         # Received bytes that are not passed to TLS yet: records for later turns, or a part of a header.
         self._rest = memoryview(b"")
         self._is_rest_due = False
-        # How much is missing of the last record that was passed to TLS.
+        # How much is missing of the last record that was passed to TLS, and how much of it was passed.
         self._missing_bytes = 0
+        self._partial_bytes = 0
         # Whether the end of our data was sent; what the client sends afterwards is dropped.
         self._has_ended = False
-        self._peer = ""
+        self._peer = self._host = ""
+        # Ends a handshake that takes too long; None before it begins.
+        self._timer: asyncio.TimerHandle | None = None
+        # Whether the quota of its address has been checked, for its protocol to know.
+        self._is_within_quota = quota is not None
 
     # As the protocol of the socket.
 
@@ -200,12 +234,16 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._inner = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self._peer = f"{host}:{port}"
+        self._host = client_host(str(host))
+        if self._quota is not None and not self._quota.handshake_began(self._host):
+            self._quota = None
+            self.abort()
+            return
         self._timer = self.loop.call_later(HANDSHAKE_SECONDS, self._time_out)
         self._handshakes.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-        self._handshakes.ended(self)
+        self._end_handshake()
         # It keeps its transport, which is this: a reference cycle.
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
@@ -249,14 +287,30 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _end_of_turn(self, received: memoryview) -> int:
         """Return how much to decrypt in this turn: a number of records, none without its whole header."""
-        at = self._missing_bytes
+        at, size = self._missing_bytes, len(received)
+        start = -self._partial_bytes
         for _ in range(MAX_RECORDS):
-            if at + _RECORD_HEADER_BYTES > len(received):
+            if at + _RECORD_HEADER_BYTES > size:
                 break
+            start = at
             at += _RECORD_HEADER_BYTES + (received[at + 3] << 8 | received[at + 4])
-        end = min(at, len(received))
-        self._missing_bytes = at - end
-        return end
+        if at <= size:
+            self._missing_bytes = self._partial_bytes = 0
+            return at
+        self._missing_bytes = at - size
+        self._partial_bytes = size - start
+        if start >= 0 and (
+            received[start] not in _RECORD_TYPES or at - start > _RECORD_HEADER_BYTES + _MAX_RECORD_BYTES
+        ):
+            self._partial_bytes = 0  # for TLS to refuse now
+        return size
+
+    def _has_whole_records(self, tls: ssl.SSLObject) -> bool:
+        """Return whether there is something to decrypt.
+
+        Asking TLS to decrypt a part of a record raises an error, which takes as long as a small record.
+        """
+        return self._incoming.pending > self._partial_bytes or tls.pending() > 0
 
     @property
     def _has_records(self) -> bool:
@@ -308,8 +362,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _serve_plain(self, received: bytes) -> None:
         """Leave the connection to the API's protocol, with what has arrived."""
-        self._timer.cancel()
-        self._handshakes.ended(self)
+        self._end_handshake()
         protocol = cast("asyncio.Protocol", self._factory())
         self._inner.set_protocol(protocol)
         protocol.connection_made(self._inner)
@@ -330,9 +383,17 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
             self._complete(self._object)
 
+    def _end_handshake(self) -> None:
+        """Give its place to another connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._handshakes.ended(self)
+        if self._quota is not None:
+            self._quota.handshake_ended(self._host)
+            self._quota = None
+
     def _complete(self, tls: ssl.SSLObject) -> None:
-        self._timer.cancel()
-        self._handshakes.ended(self)
+        self._end_handshake()
         certificate = tls.getpeercert()
         # TLS 1.2 resumes sessions without a ticket too, and does not look at the certificate again.
         if certificate and tls.session_reused and self._tls.certificates.has_expired(certificate):
@@ -343,6 +404,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             if self._principal is None:
                 self.fail("no rule of tls.principal_rules gives the client's certificate a name")
                 return
+            self._expires_ms = expiry_ms(certificate)
         if self._stats is not None:
             self._stats.handshakes += 1
         protocol = self._protocol = self._factory()
@@ -365,8 +427,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     def fail(self, reason: str) -> None:
         """Close a connection whose handshake cannot be completed."""
         self._count_failure(reason)
-        self._timer.cancel()
-        self._handshakes.ended(self)
+        self._end_handshake()
         self._has_ended = True
         self._inner.close()
 
@@ -386,7 +447,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         assert tls is not None
         try:
             while not (self._is_paused or self._has_ended or self._inner.is_closing()):
-                if not (self._incoming.pending or tls.pending()):
+                if not self._has_whole_records(tls):
                     break
                 # It may have been replaced meanwhile.
                 protocol = self._protocol
@@ -425,9 +486,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         buffer = memoryview(protocol.get_buffer(-1))
         filled = 0
         is_end = False
+        incoming = self._incoming
+        read = cast("Callable[[int, memoryview], int]", tls.read)
         try:
-            while filled < len(buffer) and (self._incoming.pending or tls.pending()):
-                count = cast("int", tls.read(len(buffer) - filled, buffer[filled:]))
+            # As `_has_whole_records`.
+            while filled < len(buffer) and (incoming.pending > self._partial_bytes or tls.pending()):
+                count = read(len(buffer) - filled, buffer[filled:])
                 if not count:
                     is_end = True
                     break
@@ -445,7 +509,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         chunks: list[bytes] = []
         is_end = False
         try:
-            while self._incoming.pending or tls.pending():
+            while self._has_whole_records(tls):
                 if not (chunk := tls.read(READ_BYTES)):
                     is_end = True
                     break
@@ -471,7 +535,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         self._is_paused = False
         self._go_on()
-        if self._incoming.pending or (self._object is not None and self._object.pending()):
+        if self._object is not None and self._has_whole_records(self._object):
             self.loop.call_soon(self._deliver_rest)
 
     def _deliver_rest(self) -> None:
@@ -557,8 +621,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "principal":
             return self._principal
+        if name == "principal_expires_ms":
+            return self._expires_ms
         if name == "ssl_object":
             return self._object
+        if name == "is_within_quota":
+            return self._is_within_quota
         return self._inner.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

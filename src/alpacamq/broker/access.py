@@ -467,6 +467,10 @@ class Access:
             self._known.add(name, password, credential)
         return Caller(user(name), host)
 
+    def remaining_ms(self, expires_ms: int | None) -> int | None:
+        """Return how long a credential is still valid; None if it does not end."""
+        return None if expires_ms is None else expires_ms - self._clock.now_ms()
+
     # Bearer tokens.
 
     def known_token(self, text: str, host: str) -> Caller | None:
@@ -606,7 +610,8 @@ class Access:
         return altered
 
     async def delete_tenant(self, tenant_id: str) -> Tenant:
-        deleted = await self._metadata.ask(DeleteTenant(id=tenant_id))
+        """Delete a tenant that is disabled; see `administration.delete_tenant`."""
+        deleted = await self._metadata.ask(DeleteTenant(id=tenant_id, is_disabled=True))
         self._changed(Operation.DELETE, "tenant", tenant_id, "")
         return deleted
 

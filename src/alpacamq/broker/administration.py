@@ -1,11 +1,13 @@
 """Operations on the cluster that take several commands to the controller."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 from alpacamq.cluster.broker_config import ALL_BROKERS, FOLLOWER_RATE, LEADER_RATE
 from alpacamq.cluster.commands import (
     MAX_NAMED_PARTITIONS,
+    AlterTenant,
     ConfigureBroker,
     ElectionKind,
     ElectLeaders,
@@ -16,10 +18,22 @@ from alpacamq.cluster.commands import (
     RemoveVoter,
     UnregisterBroker,
 )
+from alpacamq.cluster.tenants import check_without_topics
 from alpacamq.cluster.topics import EditOperation, SettingEdit
-from alpacamq.model.errors import InvalidRequest, NotController, RequestTimedOut, UnknownBroker
+from alpacamq.model.errors import (
+    InvalidRequest,
+    NotController,
+    PolicyViolation,
+    RequestTimedOut,
+    UnknownBroker,
+    UnknownTenant,
+)
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.names import split_id
+from alpacamq.security.tenants import TenantStatus
 
+from .access import Access
+from .groups import Groups
 from .metadata.metadata import Metadata
 
 # How often to look whether a vote was removed, where the reply was lost with the controller that gave it up.
@@ -111,3 +125,37 @@ async def remove_vote(metadata: Metadata, node_id: BrokerId) -> None:
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
         raise
+
+
+async def delete_tenant(metadata: Metadata, access: Access, groups: Groups, tenant_id: str) -> None:
+    """Delete a tenant that has no topics and no groups: another tenant of this id must not find them.
+
+    A group could be created after the last look. So the tenant is disabled first, and coordinators answer
+    which groups there are when they know: from then on they create none. If the deletion is not possible,
+    the tenant is as it was; if this broker fails meanwhile, it stays disabled.
+    """
+    former = access.tenant(tenant_id)
+    check_without_topics(metadata.image, tenant_id)
+    _check_unused(tenant_id, await groups.names_in_use(0))
+    try:
+        if former.status is not TenantStatus.DISABLED:
+            await access.alter_tenant(
+                AlterTenant(id=tenant_id, status=TenantStatus.DISABLED, reason="it is being deleted")
+            )
+        _check_unused(tenant_id, await groups.names_in_use(metadata.applied_index))
+        await access.delete_tenant(tenant_id)
+    except BaseException:
+        if former.status is not TenantStatus.DISABLED:
+            with suppress(UnknownTenant):
+                await access.alter_tenant(
+                    AlterTenant(id=tenant_id, status=former.status, reason=former.reason)
+                )
+        raise
+
+
+def _check_unused(tenant_id: str, groups: Collection[str]) -> None:
+    names = sorted(name for owner, name in map(split_id, groups) if owner == tenant_id)
+    if names:
+        raise PolicyViolation(
+            f"tenant {tenant_id!r} has groups, or settings of groups, such as {names[0]!r}; delete them first"
+        )

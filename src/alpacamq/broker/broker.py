@@ -74,6 +74,7 @@ from .remote.transactional_appends import TransactionalAppends
 from .remote.views import PartitionViews
 from .replication.service import Replication, ReplicationSettings
 from .sampling import GroupLags, LaneRates, Sampler
+from .schemas.checks import SchemaChecks
 from .sessions import Sessions
 from .statemachine.host import Now
 from .statemachine.topic import HostResources
@@ -371,6 +372,8 @@ class Broker:
             executor=self.work_threads,
             shards=shards,
         )
+        self.registry = Registry(resources)
+        self.schema_checks = SchemaChecks(self.registry, settings.unpacked_limit_bytes)
         self.appends = RemoteAppends(self.topics, self.producer_ids, peers)
         progress = ProducerSequences(leaders)
         self.delays = Delays(
@@ -403,6 +406,7 @@ class Broker:
             ),
             self.topics,
             self.reads,
+            self.schema_checks,
             peers,
         )
         metadata.subscribe(lambda _: views.leaders_changed())
@@ -416,7 +420,6 @@ class Broker:
             peers=peers,
             flush_elsewhere=self.reads.flush,
         )
-        self.registry = Registry(resources)
         self.tenant_usage = TenantUsage(self.topics, self.groups, self.queues, self.reads)
         self.access.check_new_group = self.tenant_usage.check_group
         transactional = TransactionalAppends(self.topics, self.transactions, self._staged, peers)
@@ -426,6 +429,7 @@ class Broker:
             transactional,
             self.delays,
             self._staged,
+            self.schema_checks,
             clock=self.clock,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
@@ -487,6 +491,7 @@ class Broker:
             tasks.create_task(self.groups.run())
             tasks.create_task(self.transactions.run())
             tasks.create_task(self.registry.run())
+            tasks.create_task(self.schema_checks.run())
             # These would take a partition that is not loaded yet for a deleted one.
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
@@ -609,6 +614,7 @@ class Broker:
     async def topic_deleted(self, topic: str) -> None:
         """Forget a deleted topic everywhere."""
         self.publisher.topic_deleted(topic)
+        self.schema_checks.topic_deleted(topic)
         self.delays.topic_deleted()
         try:
             await asyncio.gather(self.groups.topic_deleted(topic), self.queues.topic_deleted(topic))

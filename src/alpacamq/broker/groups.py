@@ -24,10 +24,10 @@ from alpacamq.coordinator.messages import (
 from alpacamq.coordinator.offsets import OffsetLimit, with_topic_ids
 from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.coordinator.streams.messages import CreateInternalTopics, InternalTopicsFailed
-from alpacamq.model.errors import AlpacaError, TopicExists
+from alpacamq.model.errors import AlpacaError, GroupNotAuthorized, TopicExists
 from alpacamq.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.names import split_id
-from alpacamq.model.state_machine import Outcome
+from alpacamq.model.state_machine import Outcome, Request
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
@@ -90,6 +90,7 @@ class Groups:
             perform=self._perform,
             check=self._trim_offsets,
             requests=GroupCoordinator.HANDLERS,
+            answer=self._answer,
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._creating_topics: set[str] = set()  # streams groups whose internal topics are being created
@@ -133,6 +134,25 @@ class Groups:
         """
         replies = await self._machines.ask_all(GroupIdsRequest())
         return [name for reply in replies for name in reply.groups]
+
+    async def names_in_use(self, applied: int) -> set[str]:
+        """Return the ids of all groups, and of those that only have settings.
+
+        As of a time when all coordinators have applied the metadata up to an index. Raises
+        CoordinatorUnavailable, naming the brokers that do not answer.
+        """
+        requests = [GroupIdsRequest(configured=each, applied=applied) for each in (False, True)]
+        return {
+            name
+            for request in requests
+            for reply in await self._machines.ask_all(request)
+            for name in reply.groups
+        }
+
+    async def _answer(self, host: StateMachineHost[GroupCoordinator], request: Request[R]) -> R:
+        if isinstance(request, GroupIdsRequest) and request.applied:
+            await self._topics.wait_until_applied(request.applied)
+        return await host.ask(request)
 
     async def group_ids_here(self) -> list[str]:
         """Return the ids of the groups on this broker, except in partitions that cannot be loaded."""
@@ -246,12 +266,25 @@ class Groups:
             self._subscribable,
             lambda: str(uuid4()),
             self._member_limit,
+            self._check_new_group,
         )
 
     def _member_limit(self, group: str) -> int | None:
         """Return how many members the tenant of a group allows it; None without a limit."""
         tenant = self._topics.image.tenants.get(split_id(group)[0] or "")
         return None if tenant is None else tenant.limits.group_members
+
+    def _check_new_group(self, group: str) -> None:
+        """Raise GroupNotAuthorized for a group of a tenant that is deleted or not active.
+
+        Checked before by the API, perhaps on another broker, but a tenant may change while a request waits.
+        """
+        tenant_id, _ = split_id(group)
+        if tenant_id is None:
+            return
+        tenant = self._topics.image.tenants.get(tenant_id)
+        if tenant is None or not tenant.is_active:
+            raise GroupNotAuthorized("the tenant is deleted" if tenant is None else tenant.refusal)
 
     def _perform(self, host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
         for effect in effects:

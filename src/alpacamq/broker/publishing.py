@@ -1,7 +1,7 @@
 """Publishes messages of the HTTP and SQS APIs: chooses partitions, builds batches, schedules delays."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
-from alpacamq.model.topics import INT64_MAX, TopicConfig
+from alpacamq.model.topics import INT64_MAX, INTERNAL_TOPICS, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
@@ -33,6 +33,7 @@ from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
 from .remote.appends import Placed, RemoteAppends, placed
 from .remote.transactional_appends import TransactionalAppends, TransactionalProducer
+from .schemas.checks import SchemaChecks
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
 
@@ -228,6 +229,7 @@ class Publisher:
         transactional: TransactionalAppends,
         delays: Delays,
         staged: WriteBatcher,
+        schema_checks: SchemaChecks,
         *,
         clock: Clock,
         executor: Executor,
@@ -241,6 +243,7 @@ class Publisher:
         self._transactional = transactional
         self._delays = delays
         self._staged = staged
+        self._schema_checks = schema_checks
         self._clock = clock
         self._executor = executor
         self._auto_create_topics = auto_create_topics
@@ -288,13 +291,14 @@ class Publisher:
         self._check_storage(topic)
         by_broker = config.message_timestamp_type == "LogAppendTime"
         call = _Call(topic, len(messages), origin, stamps_time=by_broker, may_send=may_send)
+        refused = await self._refused_by_schema(topic, config, messages) if config.checks_schemas else {}
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms, time_ms = self._clock.now_ms(), self._delays.now_ms()
         immediate: dict[int, list[Entry]] = {}
         delayed: list[tuple[int, DelayedMessage]] = []
         spread: int | None = None  # the partition of this call's messages without a key
         for at, message in enumerate(messages):
-            if (fault := message.fault(config, now_ms)) is not None:
+            if (fault := message.fault(config, now_ms) or refused.get(at)) is not None:
                 call.results[at] = fault
                 continue
             if (index := message.partition) is None:
@@ -328,6 +332,18 @@ class Publisher:
             await self._schedule(call, delayed, config, now_ms)
         await call.finished()
         return [_certain(result) for result in call.results]
+
+    async def _refused_by_schema(
+        self, topic: str, config: TopicConfig, messages: Sequence[Message]
+    ) -> Mapping[int, AlpacaError]:
+        """Return the errors of messages that the topic's schemas do not allow."""
+        if topic in INTERNAL_TOPICS:
+            return {}  # written by the broker itself
+        contents = [(0, message.key, message.value, message.headers) for message in messages]
+        try:
+            return await self._schema_checks.check_messages(topic, config, contents)
+        except AlpacaError as error:
+            return dict.fromkeys(range(len(messages)), error.with_traceback(None))
 
     def topic_deleted(self, topic: str) -> None:
         self._turns.pop(topic, None)

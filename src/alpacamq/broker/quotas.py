@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from alpacamq.cluster.commands import AlterQuotas, EditResults
 from alpacamq.cluster.image import Delta
 from alpacamq.model.errors import QuotaExceeded
+from alpacamq.model.topics import INT64_MAX
 from alpacamq.security.acls import Operation
 from alpacamq.security.principals import USER
 from alpacamq.security.quotas import (
@@ -63,9 +64,9 @@ class Limit:
 
     __slots__ = (
         "__weakref__",
-        "_bucket",
         "_now",
         "_quotas",
+        "bucket",
         "burst",
         "grain",
         "identity",
@@ -78,24 +79,24 @@ class Limit:
         self.value = value
         self._quotas = quotas
         self._now = quotas.now
-        self._bucket = bucket_of(identity.key, value, quotas.now())
+        self.bucket = bucket_of(identity.key, value, quotas.now())
         # The amount that one request should not exceed.
-        self.burst = max(1, int(self._bucket.burst))
+        self.burst = max(1, int(self.bucket.burst))
         # An amount that may be counted together with the next ones.
-        self.grain = self._bucket.burst / 100
+        self.grain = self.bucket.burst / 100
         # Of a quota of messages: the size of the last ones.
         self.message_bytes: float = MESSAGE_BYTES
 
     def charge(self, amount: float) -> int:
         """Count an amount; return how long the client has to be throttled, in milliseconds."""
-        seconds = self._bucket.charge(amount, self._now())
+        seconds = self.bucket.charge(amount, self._now())
         return self._quotas.throttled(self.identity, seconds) if seconds else 0
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
-        if self._bucket.level >= 0:
+        if self.bucket.level >= 0:
             return 0
-        return _milliseconds(self._bucket.wait_seconds(self._now()))
+        return _milliseconds(self.bucket.wait_seconds(self._now()))
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
@@ -106,10 +107,10 @@ class Limit:
     def admit(self) -> bool:
         """Count one, unless the client has to wait."""
         now = self._now()
-        if seconds := self._bucket.wait_seconds(now):
+        if seconds := self.bucket.wait_seconds(now):
             self._quotas.throttled(self.identity, seconds)
             return False
-        self._bucket.charge(1, now)
+        self.bucket.charge(1, now)
         return True
 
 
@@ -120,11 +121,23 @@ def _milliseconds(seconds: float) -> int:
 class TrafficLimit:
     """The limits of what a client writes, or of what it reads: its quota, and the rates of its tenant."""
 
-    __slots__ = ("grain_bytes", "grain_messages", "of_bytes", "of_messages")
+    __slots__ = (
+        "_all",
+        "_burst_bytes",
+        "burst_bytes",
+        "grain_bytes",
+        "grain_messages",
+        "of_bytes",
+        "of_messages",
+    )
 
     def __init__(self, of_bytes: Sequence[Limit], of_messages: Limit | None) -> None:
         self.of_bytes = of_bytes
         self.of_messages = of_messages
+        self._all = (*of_bytes,) if of_messages is None else (*of_bytes, of_messages)
+        self._burst_bytes = min((limit.burst for limit in of_bytes), default=INT64_MAX)
+        # The bytes that one request should not exceed, at least 1.
+        self.burst_bytes = self._burst_bytes if of_messages is None else self._with_messages(of_messages)
         # Amounts that may be counted together with the next ones.
         self.grain_bytes = min((limit.grain for limit in of_bytes), default=inf)
         self.grain_messages = inf if of_messages is None else of_messages.grain
@@ -138,29 +151,28 @@ class TrafficLimit:
             throttle_ms = max(throttle_ms, self.of_messages.charge(messages))
             if size_bytes:
                 self.of_messages.message_bytes = size_bytes / messages
+            self.burst_bytes = self._with_messages(self.of_messages)
         return throttle_ms
+
+    def _with_messages(self, limit: Limit) -> int:
+        """Return the bytes of one request: messages are counted when they have been read.
+
+        As many as fit, if they are like the last ones.
+        """
+        return min(self._burst_bytes, max(1, int(limit.burst * limit.message_bytes)))
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
-        return max(limit.wait_ms() for limit in self._all)
+        longest_ms = 0
+        for limit in self._all:
+            if limit.bucket.level < 0:
+                longest_ms = max(longest_ms, limit.wait_ms())
+        return longest_ms
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
         for limit in self._all:
             limit.check()
-
-    @property
-    def _all(self) -> Sequence[Limit]:
-        return self.of_bytes if self.of_messages is None else (*self.of_bytes, self.of_messages)
-
-    @property
-    def burst_bytes(self) -> int:
-        """The bytes that one request should not exceed, at least 1."""
-        bursts = [limit.burst for limit in self.of_bytes]
-        if self.of_messages is not None:
-            # Messages are counted when they have been read: as many as fit, if they are like the last ones.
-            bursts.append(max(1, int(self.of_messages.burst * self.of_messages.message_bytes)))
-        return min(bursts)
 
 
 class ClientLimits:

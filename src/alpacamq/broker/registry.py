@@ -6,7 +6,7 @@ That broker parses and compares schemas, and asks the registry again with the re
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,8 +32,9 @@ from alpacamq.registry.messages import (
     Source,
     SourceOfId,
 )
-from alpacamq.registry.schema import Incompatibility, InvalidSchema, ParsedSchema, SchemaType
+from alpacamq.registry.schema import Incompatibility, ParsedSchema, SchemaType
 
+from .protobuf_compiler import ProtobufCompiler
 from .statemachine.host import Batching, StateMachineHost
 from .statemachine.topic import HostResources, StateMachineTopic
 
@@ -45,8 +46,11 @@ REQUEST_BYTES: Final = 1000
 # Parsed schemas that are kept: how many, and the characters of their texts.
 MAX_KEPT: Final = 2000
 MAX_KEPT_CHARACTERS: Final = 8 << 20
-# Schemas with more characters are compared in a thread.
+# Schemas with more characters are parsed and compared in a thread.
 SMALL_CHARACTERS: Final = 4000
+# Attributes of parsed schemas that some languages have: a text with all references written out, and a
+# descriptor in Base64.
+FORMS: Final = frozenset({"resolved", "serialized"})
 
 R = TypeVar("R")
 
@@ -58,7 +62,12 @@ class Registry:
 
     def __init__(self, resources: HostResources) -> None:
         self._executor = resources.executor
-        self.languages: MutableMapping[SchemaType, Language] = {}
+        self._compiler = ProtobufCompiler(resources.executor)
+        self.languages: MutableMapping[SchemaType, Language] = {
+            SchemaType.AVRO: self._parse_text,
+            SchemaType.JSON: self._parse_text,
+            SchemaType.PROTOBUF: self._compiler.parse,
+        }
         self._kept = ParsedSchemas()
         self._machines: StateMachineTopic[SchemaRegistry] = StateMachineTopic(
             SCHEMAS_TOPIC,
@@ -72,7 +81,10 @@ class Registry:
 
     async def run(self) -> None:
         """Run the registry, if it is on this broker, until cancelled."""
-        await self._machines.run()
+        try:
+            await self._machines.run()
+        finally:
+            await self._compiler.close()
 
     async def ask(self, request: RegistryRequest[R]) -> R:
         """Return the registry's reply, or raise it if it is an error."""
@@ -100,15 +112,43 @@ class Registry:
         """Return the parsed schema of an id. Raises SchemaNotFound."""
         return await self.parse(await self._machines.ask(SourceOfId(id=schema_id, subject=subject)))
 
+    async def formatted(self, version: SchemaVersion, form: str) -> str:
+        """Return the text of a version in another form, such as `resolved`; as it is if it has none."""
+        if form not in FORMS:
+            return version.text
+        source = await self._machines.ask(SourceOfId(id=version.id, subject=version.subject))
+        parsed = await self.parse(source)
+
+        def write() -> str:
+            found = getattr(parsed, form, version.text)
+            return str(found() if callable(found) else found)
+
+        if _characters(source) <= SMALL_CHARACTERS:
+            return write()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, write)
+
     async def parse(self, source: Source) -> ParsedSchema:
         """Return the parsed schema of a text. Raises InvalidSchema."""
         if (known := self._kept.get(source)) is not None:
             return known
-        if (language := self.languages.get(source.schema_type)) is None:
-            raise InvalidSchema(f"schemas of type {source.schema_type} are not supported")
-        parsed = await language(source)
+        parsed = await self.languages[source.schema_type](source)
         self._kept.add(source, parsed)
         return parsed
+
+    async def _parse_text(self, source: Source) -> ParsedSchema:
+        # The languages, and the library of JSON Schema, are loaded with the first schema.
+        from alpacamq.registry.languages import parse
+
+        if _characters(source) <= SMALL_CHARACTERS:
+            return parse(source)
+
+        def parse_and_print() -> ParsedSchema:
+            parsed = parse(source)
+            # Some languages print a schema when its text is first wanted, which takes as long as parsing.
+            _ = parsed.canonical, parsed.normalized
+            return parsed
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, parse_and_print)
 
     def failures(self) -> list[str]:
         """Describe why the registry cannot be loaded, if it cannot."""
@@ -127,32 +167,34 @@ class Registry:
                     text = ParsedText(source, parsed.canonical, parsed.normalized)
                     request = msgspec.structs.replace(request, evidence=evidence.with_parsed(text))
                 case CompareFirst(comparison):
-                    reasons = await self._compare(comparison)
+                    report = await self._compare(comparison)
                     if isinstance(request, CheckCompatibility):
-                        return CompatibilityReport(comparison.level, tuple(reasons))
-                    if reasons:
-                        raise IncompatibleSchema(request.subject, comparison.level, reasons)
+                        return report
+                    if report.reasons:
+                        raise IncompatibleSchema(request.subject, comparison.level, report.reasons)
                     request = msgspec.structs.replace(request, evidence=evidence.with_compared(comparison))
                 case _:
                     return reply
         raise CoordinatorUnavailable("the subject changes too often; try again")
 
-    async def _compare(self, comparison: Comparison) -> list[Incompatibility]:
-        """Return why the first pair that is not compatible is not; nothing if all are."""
+    async def _compare(self, comparison: Comparison) -> CompatibilityReport:
+        """Compare pairs up to the first that is not compatible."""
         for reader, writer in comparison.pairs():
-            if reader.schema_type is not writer.schema_type:
-                message = f"a {reader.schema_type} schema cannot read data of a {writer.schema_type} schema"
-                return [Incompatibility("SCHEMA_TYPE_MISMATCH", "/", message)]
-            read, written = await self.parse(reader), await self.parse(writer)
-            if _characters(reader) + _characters(writer) <= SMALL_CHARACTERS:
-                found = read.incompatibilities(written)
-                await asyncio.sleep(0)
-            else:
-                loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._executor, read.incompatibilities, written)
-            if found:
-                return list(found)
-        return []
+            if found := await self._incompatibilities(reader, writer):
+                earlier = writer if reader is comparison.schema else reader
+                return CompatibilityReport(comparison.level, tuple(found), earlier.text)
+        return CompatibilityReport(comparison.level)
+
+    async def _incompatibilities(self, reader: Source, writer: Source) -> Sequence[Incompatibility]:
+        if reader.schema_type is not writer.schema_type:
+            message = f"a {reader.schema_type} schema cannot read data of a {writer.schema_type} schema"
+            return [Incompatibility("SCHEMA_TYPE_MISMATCH", "/", message)]
+        read, written = await self.parse(reader), await self.parse(writer)
+        if _characters(reader) + _characters(writer) <= SMALL_CHARACTERS:
+            await asyncio.sleep(0)
+            return read.incompatibilities(written)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, read.incompatibilities, written)
 
 
 class ParsedSchemas:

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from alpacamq.coordinator.messages import FetchOffsetsRequest
@@ -28,6 +29,9 @@ log = get_logger(__name__)
 INTERVAL_S = 2.0
 # Groups whose offsets are read per sample; each costs tens of microseconds.
 MAX_GROUPS = 200
+# Of those beyond, this many are looked at to count them.
+_MAX_UNSAMPLED = 10_000
+_UNKNOWN_TOPIC = "?"
 _GROUPS_PER_SLICE = 50
 _TOPICS_PER_SLICE = 50
 _RATES = (Measure.PUBLISHED, Measure.CONSUMED)
@@ -54,9 +58,12 @@ class GroupLags:
         """Return the first groups by name, of all brokers."""
         return await first_names(await self._groups.group_ids(), limit, prefix=prefix)
 
-    async def group_names_here(self, limit: int) -> list[str]:
-        """Return the first groups by name that this broker coordinates."""
-        return await first_names(await self._groups.group_ids_here(), limit)
+    async def group_names_here(self, limit: int) -> tuple[list[str], list[str]]:
+        """Return the first groups by name that this broker coordinates, and some of the others."""
+        groups = await self._groups.group_ids_here()
+        first = await first_names(groups, limit)
+        known = set(first)
+        return first, [group for group in islice(groups, _MAX_UNSAMPLED) if group not in known]
 
     async def of(self, groups: list[str]) -> list[GroupLag]:
         """Return the lag of each group in each topic with committed offsets.
@@ -161,14 +168,20 @@ class Sampler:
         levels: Counter[SeriesKey] = Counter({SeriesKey(Measure.LAG): 0})
         await self._sample_topics(counts)
         await self._sample_queues(counts, levels)
+        unsampled: list[str] = []
         with suppress(AlpacaError):  # coordinators that are not ready are left out of this sample
-            await self._sample_groups(counts, levels)
+            unsampled = await self._sample_groups(counts, levels)
         numbers: dict[SeriesKey, float] = dict(levels)
         if self._counts is not None and now > self._counted_at:
             for key, grown in growth(self._counts, counts).items():
                 numbers[key] = grown / (now - self._counted_at)
         self._counts, self._counted_at = counts, now
-        self.history.record(self._clock.now_ms(), numbers)
+        self.history.forget_topics_except(self._topics.image.topics)
+        self.history.record(
+            self._clock.now_ms(),
+            numbers,
+            [SeriesKey(Measure.LAG, _UNKNOWN_TOPIC, group) for group in unsampled],
+        )
 
     async def _sample_topics(self, counts: dict[CounterKey, int]) -> None:
         async for some in in_slices(list(self._topics.image.topics), _TOPICS_PER_SLICE):
@@ -188,12 +201,15 @@ class Sampler:
             _add_lag(levels, topic, group, ready + in_flight + resting)
             counts[CounterKey(Measure.CONSUMED, topic, group, is_queue=True)] = queue.acked_total
 
-    async def _sample_groups(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
+    async def _sample_groups(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> list[str]:
+        """Add the lag of groups; return those that were too many."""
         if OFFSETS_TOPIC not in self._topics.image.topics:
-            return
-        for each in await self._lags.of(await self._lags.group_names_here(MAX_GROUPS)):
+            return []
+        groups, unsampled = await self._lags.group_names_here(MAX_GROUPS)
+        for each in await self._lags.of(groups):
             _add_lag(levels, each.topic, each.group, each.messages)
             counts[CounterKey(Measure.CONSUMED, each.topic, each.group)] = each.reached
+        return unsampled
 
 
 def _add_lag(levels: Counter[SeriesKey], topic: str, group: str, messages: int) -> None:

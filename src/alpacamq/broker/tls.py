@@ -114,7 +114,7 @@ class Certificates:
 
     def has_expired(self, certificate: Mapping[str, Any]) -> bool:
         """Return whether a certificate that was verified earlier has expired since."""
-        return ssl.cert_time_to_seconds(certificate["notAfter"]) * 1000 < self._clock.now_ms()
+        return expiry_ms(certificate) < self._clock.now_ms()
 
     @property
     def expires_ms(self) -> Mapping[str, int]:
@@ -327,3 +327,8 @@ def _next_update(path: Path) -> int | None:
     except ValueError:
         raise InvalidConfig(f"tls.crl {path} is not a revocation list in PEM format") from None
     return None if found is None else int(found.timestamp() * 1000)
+
+
+def expiry_ms(certificate: Mapping[str, Any]) -> int:
+    """Return when a verified certificate expires."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) * 1000

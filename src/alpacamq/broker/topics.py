@@ -431,6 +431,10 @@ class Topics:
             topic = await self._metadata.ask(command)
         return topic
 
+    async def wait_until_applied(self, index: int) -> None:
+        """Return once this broker has applied the metadata up to an index of their log."""
+        await self._metadata.wait_until_applied(index)
+
     async def catch_up(self) -> None:
         """Return once the image has everything that was decided before this call.
 

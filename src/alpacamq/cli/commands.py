@@ -32,6 +32,11 @@ def group_name(text: str) -> str:
     return text
 
 
+def subject_name(text: str) -> str:
+    """Argument type of subjects of the schema registry, which the shell completes."""
+    return text
+
+
 def verbs_of(noun: argparse.ArgumentParser) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
     return noun.add_subparsers(metavar="VERB", required=True)
 

@@ -14,7 +14,7 @@ from threading import Thread
 
 from alpacamq.model.errors import AlpacaError
 
-from .commands import connect, connect_http, group_name, topic_name
+from .commands import connect, connect_http, group_name, subject_name, topic_name
 from .nouns import parser_of
 from .output import Output
 from .parsing import Parser
@@ -184,7 +184,7 @@ def _values(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
 
     if action.choices is not None:
         known = [str(each) for each in action.choices]
-    elif action.type in (topic_name, Selection.parse, group_name, context_name):
+    elif action.type in (topic_name, Selection.parse, group_name, subject_name, context_name):
         known = _fetch_names(action, walk, start)
     else:
         known = []
@@ -223,6 +223,11 @@ def _names(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
     parsed = argparse.Namespace(target=target)
     if action.type is not group_name and action.type is not topic_name and action.dest == "name":
         return sorted(target.contexts.by_name)
+    if action.type is subject_name:
+        from alpacamq.client.http.schemas import SchemaRegistry
+
+        with SchemaRegistry(connect_http(parsed)) as registry:
+            return registry.subjects(start)[:_MAX_NAMES]
     is_group = action.type is group_name
     if target.broker is not None and target.broker.precedence < min(
         target.http.precedence, Precedence.DEFAULT

@@ -10,7 +10,8 @@ from .output import Output, json_text
 from .parsing import Parser
 from .position import HELP, Earliest, Latest, locate, parse_position
 from .record_forms import plain
-from .yaml import yaml
+from .schema_records import RecordDecoder
+from .yaml import Plain, yaml
 
 if TYPE_CHECKING:
     from alpacamq.client.kafka.reader import Delivery
@@ -21,6 +22,7 @@ _EXAMPLES = (
     "alpacactl consume orders --from 1h --exit --key-separator :",
     "alpacactl consume orders --from earliest --max 3 -o json",
     "alpacactl consume orders --partition 0 --from 0 --exit > orders.txt",
+    "alpacactl consume payments --schema --exit",
 )
 
 
@@ -46,6 +48,10 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         "--key-separator", metavar="TEXT", help="print the key and this separator before the value"
     )
     parser.add_argument(
+        "--schema", action="store_true", help="decode values by the schemas that they name, and print JSON"
+    )
+    parser.add_argument("--key-schema", action="store_true", help="the same for keys")
+    parser.add_argument(
         "--delimiter", metavar="TEXT", default="\n", help="printed after each value (default: newline)"
     )
     parser.set_defaults(run=_consume)
@@ -61,7 +67,8 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
 
     isolation = Isolation[parsed.isolation.upper()]
     start = parsed.start or (Earliest() if parsed.exit else Latest())
-    show = _Printer(parsed, output.form)
+    decoder = RecordDecoder(parsed)
+    show = _Printer(parsed, output.form, decoder)
     with connect(parsed) as cluster:
         places = find_topic(cluster, parsed.topic).all_partitions()
         if parsed.partition is not None:
@@ -76,22 +83,23 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
                 if parsed.exit and reader.positions.get(place, span.end) >= span.end:
                     reader.drop(place)
             if not reader.positions:
-                return
+                return decoder.finish()
             for delivery in reader.read():
                 if parsed.exit and delivery.record.offset >= spans[delivery.partition].end:
                     continue
                 show(delivery)
                 shown += 1
                 if shown == parsed.max:
-                    return
+                    return decoder.finish()
             sys.stdout.flush()
 
 
 class _Printer:
     """Prints records in the chosen format."""
 
-    def __init__(self, parsed: argparse.Namespace, form: str) -> None:
+    def __init__(self, parsed: argparse.Namespace, form: str, decoder: RecordDecoder) -> None:
         self._form = form
+        self._decoder = decoder
         # Otherwise record contents could control the terminal.
         self._is_terminal = sys.stdout.isatty()
         self._delimiter = parsed.delimiter.encode(errors="surrogateescape")
@@ -100,21 +108,29 @@ class _Printer:
         )
 
     def __call__(self, delivery: "Delivery") -> None:
+        decoded = self._decoder.decoded(delivery)
+        if decoded is None:
+            return
         match self._form:
             case "json":
-                print(json_text(plain(*delivery)))
+                print(json_text(plain(*delivery, decoded)))
             case "yaml":
-                print(f"---\n{yaml(plain(*delivery))}")
+                print(f"---\n{yaml(plain(*delivery, decoded))}")
             case _:
-                self._raw(delivery)
+                self._raw(delivery, decoded)
 
-    def _raw(self, delivery: "Delivery") -> None:
+    def _raw(self, delivery: "Delivery", decoded: dict[str, Plain]) -> None:
         out = sys.stdout.buffer
+        key, value = delivery.record.key, delivery.record.value
         if self._separator is not None:
-            out.write(self._shown(delivery.record.key) + self._separator)
-        out.write(self._shown(delivery.record.value) + self._delimiter)
+            out.write(self._shown(_json(decoded["key"]) if "key" in decoded else key) + self._separator)
+        out.write(self._shown(_json(decoded["value"]) if "value" in decoded else value) + self._delimiter)
 
     def _shown(self, data: bytes | None) -> bytes:
         if not data or not self._is_terminal:
             return data or b""
         return escape_controls(data.decode(errors="backslashreplace")).encode()
+
+
+def _json(value: Plain) -> bytes:
+    return json_text(value).encode()

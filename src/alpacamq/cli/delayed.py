@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from . import cells
 from .commands import add_confirmation, add_verb, confirm, connect_http, count, index, topic_name, verbs_of
 from .output import Output, Table, print_message, timestamp_text
+from .parsing import UsageError
 from .yaml import Plain
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     verbs = verbs_of(parser)
     lists = add_verb(
         verbs, common, "list", "list delayed messages", _list,
-        ["alpacactl delayed list orders", "alpacactl delayed list orders --max 1000 -o json"],
+        ["alpacactl delayed list", "alpacactl delayed list orders --max 1000 -o json"],
     )  # fmt: skip
-    lists.add_argument("topic", type=topic_name)
-    lists.add_argument("--partition", type=index, metavar="N", help="only this partition")
+    lists.add_argument("topic", type=topic_name, nargs="?", help="default: all topics")
+    lists.add_argument("--partition", type=index, metavar="N", help="only this partition of the topic")
     lists.add_argument(
         "--max", type=count, default=100, metavar="N", help="maximum number of messages (default: 100)"
     )
@@ -50,17 +51,26 @@ def _id(text: str) -> tuple[int, int]:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.messages import delayed_messages
+    from alpacamq.client.http.messages import all_delayed_messages, delayed_messages
 
+    if parsed.topic is None and parsed.partition is not None:
+        raise UsageError("--partition needs a topic")
     with connect_http(parsed) as api:
-        found = list(islice(delayed_messages(api, parsed.topic, parsed.partition), parsed.max + 1))
+        messages = (
+            all_delayed_messages(api)
+            if parsed.topic is None
+            else delayed_messages(api, parsed.topic, parsed.partition)
+        )
+        found = list(islice(messages, parsed.max + 1))
+    of_topic = [] if parsed.topic is not None else ["topic"]
     listed = [_plain(each) for each in found[: parsed.max]]
     output.show(
         listed,
         Table(
-            ["id", "due", "deliver at", "scheduled", "size"],
+            [*of_topic, "id", "due", "deliver at", "scheduled", "size"],
             [
                 [
+                    *([each.topic] if of_topic else []),
                     f"{each.partition}:{each.id}",
                     cells.age(each.deliver_at),
                     timestamp_text(each.deliver_at),

@@ -1,15 +1,20 @@
 """Offsets of consumer groups: progress and lag in each partition, and reset. Loaded when a verb needs it."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.groups import SHARE, Group, Member, find_group
 from alpacamq.client.kafka.offsets import (
+    ShareGroupOffset,
     alter_share_group_offsets,
     commit_offsets,
     committed_offsets,
+    committed_offsets_of,
+    ends,
     extents,
     share_group_offsets,
 )
@@ -133,46 +138,73 @@ class TopicLag:
         }
 
 
-def lag_by_topic(cluster: Cluster, group: Group) -> list[TopicLag]:
-    by_topic: dict[str, list[int]] = {}
-    for each in progress(cluster, group):
-        lags = by_topic.setdefault(each.place.topic, [])
-        lags += [] if each.lag is None else [each.lag]
-    return [
-        TopicLag(group=group, topic=topic, lag=sum(lags) if lags else None, largest=max(lags, default=None))
-        for topic, lags in by_topic.items()
-    ]
+def lag_by_topic(cluster: Cluster, groups: Sequence[Group]) -> list[TopicLag]:
+    """Return the lag of each group in each topic, with few requests for many groups."""
+    found: list[TopicLag] = []
+    for group, partitions in zip(groups, _progress(cluster, groups), strict=True):
+        by_topic: dict[str, list[int]] = {}
+        for each in partitions:
+            lags = by_topic.setdefault(each.place.topic, [])
+            lags += [] if each.lag is None else [each.lag]
+        found += [
+            TopicLag(
+                group=group, topic=topic, lag=sum(lags) if lags else None, largest=max(lags, default=None)
+            )
+            for topic, lags in by_topic.items()
+        ]
+    return found
 
 
 def progress(cluster: Cluster, group: Group) -> list[Progress]:
     """Return the progress in every partition that is committed or assigned."""
-    shared = share_group_offsets(cluster, group.name) if group.kind == SHARE else {}
-    committed = (
-        {place: found.start for place, found in shared.items()}
-        if group.kind == SHARE
-        else committed_offsets(cluster, group.name)
-    )
+    [found] = _progress(cluster, [group])
+    return found
+
+
+def _progress(cluster: Cluster, groups: Sequence[Group]) -> list[list[Progress]]:
+    shared = {each.name: share_group_offsets(cluster, each.name) for each in groups if each.kind == SHARE}
+    committed = committed_offsets_of(cluster, [each.name for each in groups if each.kind != SHARE])
+    for name, partitions in shared.items():
+        committed[name] = {place: found.start for place, found in partitions.items()}
+    owners = [_owners(group) for group in groups]
+    existing = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
+    last = ends(cluster, existing.intersection(chain(*committed.values(), *owners)))
+    return [
+        [
+            _of_partition(
+                place,
+                committed[group.name].get(place),
+                last.get(place),
+                owned.get(place, ()),
+                shared.get(group.name, {}).get(place),
+            )
+            for place in sorted(committed[group.name].keys() | owned.keys())
+        ]
+        for group, owned in zip(groups, owners, strict=True)
+    ]
+
+
+def _owners(group: Group) -> dict[TopicPartition, list[Member]]:
     owners: dict[TopicPartition, list[Member]] = {}
     for member in group.members:
         for place in member.partitions:
             owners.setdefault(place, []).append(member)
-    existing = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
-    places = sorted(committed.keys() | owners.keys())
-    spans = extents(cluster, [place for place in places if place in existing])
-    found = []
-    for place in places:
-        span = spans.get(place)
-        end = span.end if span else None
-        reached = committed.get(place)
-        lag = None if reached is None or end is None else max(0, end - reached)
-        found.append(
-            Progress(
-                place=place,
-                committed=reached,
-                end=end,
-                lag=shared[place].lag if place in shared else lag,
-                member=",".join(member.id for member in owners.get(place, ())) or None,
-                client=",".join(sorted({member.client for member in owners.get(place, ())})) or None,
-            )
-        )
-    return found
+    return owners
+
+
+def _of_partition(
+    place: TopicPartition,
+    committed: int | None,
+    end: int | None,
+    owners: Sequence[Member],
+    shared: ShareGroupOffset | None,
+) -> Progress:
+    lag = None if committed is None or end is None else max(0, end - committed)
+    return Progress(
+        place=place,
+        committed=committed,
+        end=end,
+        lag=lag if shared is None else shared.lag,
+        member=",".join(member.id for member in owners) or None,
+        client=",".join(sorted({member.client for member in owners})) or None,
+    )

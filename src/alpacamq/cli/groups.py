@@ -155,15 +155,12 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _lag(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import find_group, list_groups
+    from alpacamq.client.kafka.groups import find_groups
 
-    from .group_offsets import TopicLag, lag_by_topic
+    from .group_offsets import lag_by_topic
 
-    found: list[TopicLag] = []
     with connect(parsed) as cluster:
-        names = parsed.groups or [group.name for group in list_groups(cluster)]
-        for name in names:
-            found += lag_by_topic(cluster, find_group(cluster, name))
+        found = lag_by_topic(cluster, find_groups(cluster, list(dict.fromkeys(parsed.groups))))
     output.show(
         [each.plain() for each in found],
         Table(
@@ -220,12 +217,11 @@ def _rebalances(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import delete_group, find_group
+    from alpacamq.client.kafka.groups import delete_group, find_groups
 
     with connect(parsed) as cluster:
         # A misspelt name must not leave half of the others deleted.
-        for name in parsed.groups:
-            find_group(cluster, name)
+        find_groups(cluster, parsed.groups)
         confirm(parsed, f"delete {', '.join(parsed.groups)} and its offsets")
         for name in parsed.groups:
             delete_group(cluster, name)

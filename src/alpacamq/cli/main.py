@@ -4,6 +4,7 @@ The client is imported when a verb runs, so that `--help` is fast.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -31,11 +32,16 @@ COMPLETE = "__complete"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    reserve_closed_streams()
     if given[:1] == [COMPLETE]:
         from .completion import complete
 
         return complete(given[1:])
-    parsed = parse(given)
+    try:
+        parsed = parse(given)
+    except SystemExit:
+        _flush_or_drop()  # --help was printed
+        raise
     # Output is UTF-8 whatever the terminal's encoding; unencodable characters must not end the command.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -48,16 +54,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader closed the pipe. Python would print an error when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader closed the pipe.
+        _flush_or_drop()
         return 0
     except UnicodeEncodeError:
         _print_error(parsed, "arguments must be valid UTF-8")
         return USAGE
     except OSError as error:
-        _print_error(parsed, str(error))
+        _flush_or_drop()
+        is_closed = error.errno == errno.EBADF
+        _print_error(parsed, "standard input or output is closed" if is_closed else str(error))
         return FAILED
     return 0
+
+
+def _flush_or_drop() -> None:
+    """Flush standard output; if that fails, discard it, since Python would print an error when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reserve_closed_streams() -> None:
+    """Occupy the descriptors of closed standard streams.
+
+    Otherwise the first socket or file would get one of them, and be read as input or written to as output.
+    Reading closed input and writing to closed output fail; messages to a closed standard error are dropped.
+    """
+    for descriptor, name, mode, reserved in (
+        (0, "stdin", "r", os.O_WRONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free descriptor: those below are open or reserved.
+            os.open(os.devnull, reserved)
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

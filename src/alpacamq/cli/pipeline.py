@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 DIRECTORY = "pipelines"
 _FILE_HELP = "the pipeline's file, TOML or YAML"
-_NO_SPARK = "pipelines run on Spark, which is not installed; install it with `pip install 'alpacamq[spark]'`"
+_NO_SPARK = (
+    "pipelines run on Spark, which is not installed; install it with `pip install '.[spark]'` in a checkout "
+    "of AlpacaMQ"
+)
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -82,11 +85,11 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
     from alpacamq_spark.pipelines import load
 
     if parsed.target.is_explicit:
-        pipeline = load(path, broker=_brokers(parsed))
+        pipeline = load(path).at(_brokers(parsed), _http(parsed))
     else:
         pipeline = load(path)
         if pipeline.definition.broker is None:
-            pipeline = pipeline.at(_brokers(parsed))
+            pipeline = pipeline.at(_brokers(parsed), _http(parsed))
     return pipeline.using(_access(pipeline.access, parsed.target, tls=pipeline.definition.tls))
 
 
@@ -202,6 +205,13 @@ def _show(report: "Report", output: Output) -> None:
     output.show(report.data, *tables)
     for note in report.notes:
         print_message(note)
+
+
+def _http(parsed: argparse.Namespace) -> str | None:
+    """Return the HTTP API of the target broker; None if only its Kafka API is known."""
+    target: Target = parsed.target
+    is_of_broker = target.broker is None or target.http.precedence <= target.broker.precedence
+    return target.http.address.partition(",")[0] if is_of_broker else None
 
 
 def _brokers(parsed: argparse.Namespace) -> str:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from alpacamq.model.lanes import LANES_BY_NAME
 
 from .cells import size_text
-from .commands import connect, connect_http, duration, index, pair, topic_name
+from .commands import connect, connect_http, duration, index, pair, subject_name, topic_name
 from .output import Output, timestamp_text
-from .parsing import CommandError, Parser
+from .parsing import CommandError, Parser, UsageError
 from .position import parse_timestamp
 from .progress import ProgressBar
+from .record_forms import parse_json
+from .schema_records import RecordEncoder
 from .yaml import Plain
 
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ _EXAMPLES = (
     "echo tea | alpacactl produce orders",
     "echo 'alice:cake' | alpacactl produce orders --key-separator : --header table=12 --priority high",
     "alpacactl produce orders --file orders.txt -o json",
+    "alpacactl consume orders --exit -o json | alpacactl produce invoices --json",
     "echo 'close the shop' | alpacactl produce orders --delay 8h",
     "echo coffee | alpacactl produce orders --trace",
+    """echo '{"id": 1}' | alpacactl produce orders --schema orders-value""",
 )
 
 
@@ -49,6 +53,18 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument(
         "--key-separator", metavar="TEXT", help="separates the key from the value; required in every line"
     )
+    parser.add_argument(
+        "--json", action="store_true",
+        help="every line is a record as printed by `alpacactl consume -o json`: key, value and headers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schema", type=subject_name, metavar="SUBJECT|ID",
+        help="lines are JSON, to encode with the latest schema of this subject, or that of this id",
+    )  # fmt: skip
+    parser.add_argument(
+        "--key-schema", type=subject_name, metavar="SUBJECT|ID",
+        help="the same for keys; needs --key-separator",
+    )  # fmt: skip
     parser.add_argument(
         "--header", type=pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
@@ -71,7 +87,7 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
 class _Sink(Protocol):
     """Destination of records."""
 
-    def add(self, key: bytes | None, value: bytes) -> None: ...
+    def add(self, key: bytes | None, value: bytes | None, headers: "Sequence[Header]" = ()) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -80,15 +96,20 @@ class _Sink(Protocol):
 
 
 def _produce(parsed: argparse.Namespace, output: Output) -> None:
+    if parsed.json and parsed.key_separator is not None:
+        raise UsageError("--key-separator cannot be used with --json, which has the key in a field")
+    if parsed.json and (parsed.schema or parsed.key_schema):
+        raise UsageError("--schema and --key-schema cannot be used with --json")
+    encoder = RecordEncoder(parsed)
     if parsed.delay is None and parsed.deliver_at is None:
         with connect(parsed) as cluster:
-            _write(_KafkaSink(cluster, parsed), parsed, output)
+            _write(_KafkaSink(cluster, parsed), encoder, parsed, output)
     else:
         with connect_http(parsed) as api:
-            _write(_DelayedSink(api, parsed), parsed, output)
+            _write(_DelayedSink(api, parsed), encoder, parsed, output)
 
 
-def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
+def _write(sink: _Sink, encoder: RecordEncoder, parsed: argparse.Namespace, output: Output) -> None:
     separator = (parsed.key_separator or "").encode(errors="surrogateescape")
     try:
         with _source(parsed.file) as (source, total_bytes):
@@ -99,19 +120,39 @@ def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
                     if line is None:
                         sink.flush()
                     else:
-                        sink.add(*_split(line, separator, number))
+                        record = (
+                            _json_record(line, number)
+                            if parsed.json
+                            else encoder.encoded(*_split(line, separator, number), number)
+                        )
+                        sink.add(*record)
                         done_bytes += len(line) + 1
                         bar.at(done_bytes)
                 sink.flush()
             finally:
                 bar.end()
-    except CommandError:
+    except CommandError as error:
         # Lines before an invalid one are still written.
         with suppress(CommandError):
             sink.flush()
         sink.report(output)
+        if isinstance(error, _InvalidLine):
+            raise CommandError(f"{error}; {error.lines_before()} written") from None
         raise
     sink.report(output)
+
+
+class _InvalidLine(CommandError):
+    """A line is not a record."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"line {number} {problem}")
+        self._number = number
+
+    def lines_before(self) -> str:
+        """Return the lines before it as the subject of a sentence."""
+        last = self._number - 1
+        return f"lines 1 to {last} were" if last > 1 else "line 1 was" if last else "nothing was"
 
 
 @contextmanager
@@ -187,8 +228,8 @@ class _KafkaSink:
         self._written: list[Written] = []
         self._traces = _Traces(parsed)
 
-    def add(self, key: bytes | None, value: bytes) -> None:
-        self._written += self._producer.add(key, value, [*self._headers, *self._traces.headers()])
+    def add(self, key: bytes | None, value: bytes | None, headers: "Sequence[Header]" = ()) -> None:
+        self._written += self._producer.add(key, value, [*headers, *self._headers, *self._traces.headers()])
 
     def flush(self) -> None:
         self._written += self._producer.flush()
@@ -226,8 +267,8 @@ class _DelayedSink:
         # Ids of delayed messages by partition and due time.
         self._waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
 
-    def add(self, key: bytes | None, value: bytes) -> None:
-        self._take(self._producer.add(key, value, self._traces.headers()))
+    def add(self, key: bytes | None, value: bytes | None, headers: "Sequence[Header]" = ()) -> None:
+        self._take(self._producer.add(key, value, [*headers, *self._traces.headers()]))
 
     def flush(self) -> None:
         self._take(self._producer.flush())
@@ -288,12 +329,18 @@ def _numbered_lines(source: int) -> Iterator[tuple[int, bytes | None]]:
         yield number + 1, last
 
 
+def _json_record(line: bytes, number: int) -> "tuple[bytes | None, bytes | None, list[Header]]":
+    try:
+        return parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise _InvalidLine(number, f"is not a record in JSON: {error}") from None
+
+
 def _split(line: bytes, separator: bytes, number: int) -> tuple[bytes | None, bytes]:
     if not separator:
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise CommandError(
-            f"line {number} does not contain the key separator {separator.decode(errors='replace')!r}"
-        )
+        shown = separator.decode(errors="replace")
+        raise _InvalidLine(number, f"does not contain the key separator {shown!r}")
     return key, value

@@ -234,12 +234,22 @@ def _receipts(parsed: argparse.Namespace) -> Iterator[str]:
 
 
 def _peek(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.queues import MAX_MESSAGES, peek
+    from alpacamq.client.errors import NotFound
+    from alpacamq.client.http.names import queue_names
+    from alpacamq.client.http.queues import MAX_MESSAGES, peek, peek_at_topic
 
     from .record_forms import cell, plain
 
+    queue, limit = _name(parsed), min(parsed.max, MAX_MESSAGES)
     with connect_http(parsed) as api:
-        found = peek(api, _name(parsed), min(parsed.max, MAX_MESSAGES))
+        try:
+            found = peek(api, queue, limit)
+        except NotFound:
+            # If the topic has queues of other groups, the name may be misspelt.
+            if any(topic == parsed.topic for _, topic in queue_names(api)):
+                raise
+            found = peek_at_topic(api, parsed.topic, limit)
+            print_message(f"no group has received from {parsed.topic} yet; its first messages are shown")
     records = [(each.place(parsed.topic), each.record) for each in found]
     forms = [plain(place, record) for place, record in records]
     output.show(

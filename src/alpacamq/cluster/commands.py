@@ -391,6 +391,8 @@ class DeleteTenant(Command[Tenant], frozen=True, kw_only=True, tag="delete-tenan
     """Delete a tenant that has no topics, with its members and rules."""
 
     id: str
+    # Whether it must be disabled.
+    is_disabled: bool = False
 
 
 class AddMember(Command[Member], frozen=True, kw_only=True, tag="add-member"):

@@ -138,6 +138,8 @@ class ClusterImage:
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, Topic] = {}
+        self.partition_count = 0
+        """Partitions of all topics."""
         self._by_id: dict[TopicId, Topic] = {}
         # Names by their form in metrics, where dots are underscores.
         self._by_metric_name: dict[str, set[TopicName]] = {}
@@ -179,6 +181,7 @@ class ClusterImage:
         """Return an image that changes independently."""
         image = ClusterImage()
         image._topics = self._topics.copy()
+        image.partition_count = self.partition_count
         image._by_id = self._by_id.copy()
         image._by_metric_name = {name: set(names) for name, names in self._by_metric_name.items()}
         image._partitions = {topic_id: states.copy() for topic_id, states in self._partitions.items()}
@@ -225,10 +228,6 @@ class ClusterImage:
     def collision(self, name: str) -> TopicName | None:
         """Return another topic whose name differs from `name` in dots and underscores only."""
         return min(self._by_metric_name.get(_metric_name(name), set()) - {name}, default=None)
-
-    @property
-    def partition_count(self) -> int:
-        return sum(topic.partitions for topic in self._topics.values())
 
     def partitions_of(self, topic_id: TopicId) -> Sequence[PartitionState]:
         """Return the partitions of a topic in order; empty for a topic of version 0.1 (see `adopt`)."""
@@ -429,6 +428,7 @@ class ClusterImage:
         self.version += 1
         former = self._topics.pop(name, None)
         if former is not None:
+            self.partition_count -= former.partitions
             del self._by_id[former.id]
             self._remove_metric_name(name)
             if topic is None or topic.id != former.id:
@@ -436,6 +436,7 @@ class ClusterImage:
                 for index, state in enumerate(self._partitions.pop(former.id, ())):
                     self._unindex(PartitionId(former.id, index), state)
         if topic is not None:
+            self.partition_count += topic.partitions
             self._topics[name] = self._by_id[topic.id] = topic
             self._by_metric_name.setdefault(_metric_name(name), set()).add(name)
             delta.topics.add(name)

@@ -81,10 +81,9 @@ class TenantControl:
 
     def delete(self, command: DeleteTenant) -> Tenant:
         tenant = self._tenant(command.id)
-        if topics := topics_of(self._image, tenant.id):
-            raise PolicyViolation(
-                f"tenant {tenant.id!r} has topics, such as {topics[0].name!r}; delete them first"
-            )
+        if command.is_disabled and tenant.status is not TenantStatus.DISABLED:
+            raise PolicyViolation(f"tenant {tenant.id!r} was activated meanwhile; try again")
+        check_without_topics(self._image, tenant.id)
         members = [each for each in self._image.members.values() if each.tenant == tenant.id]
         rules = [each for each in self._image.acls.values() if each.tenant == tenant.id]
         self._pending.put(
@@ -129,6 +128,12 @@ def tenant_of(image: ClusterImage, topic: str) -> Tenant | None:
 def topics_of(image: ClusterImage, tenant: str) -> list[Topic]:
     """Return the topics of a tenant."""
     return [topic for name, topic in image.topics.items() if split_topic(name)[0] == tenant]
+
+
+def check_without_topics(image: ClusterImage, tenant: str) -> None:
+    """Raise PolicyViolation if a tenant has topics."""
+    if topics := topics_of(image, tenant):
+        raise PolicyViolation(f"tenant {tenant!r} has topics, such as {topics[0].name!r}; delete them first")
 
 
 def topics_by_tenant(image: ClusterImage) -> dict[str, list[Topic]]:

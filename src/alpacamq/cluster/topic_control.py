@@ -53,6 +53,8 @@ from .topics import (
     grown,
 )
 
+CLEANUP_POLICY = "cleanup.policy"
+
 
 class TopicControl:
     """Changes the topics of the pending image, and the settings of topics and brokers."""
@@ -214,6 +216,9 @@ class TopicControl:
             default=self._default,
         )
         check_settings(overrides)
+        if before.is_internal and overrides.get(CLEANUP_POLICY) != before.overrides.get(CLEANUP_POLICY):
+            # Retention would delete records of which the state is made.
+            raise PolicyViolation(f"topic {command.name!r} is internal and keeps its {CLEANUP_POLICY}")
         limited = limited_settings(
             self._image, command.name, overrides, before=before.overrides, default=self._default
         )

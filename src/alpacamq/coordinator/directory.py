@@ -36,6 +36,8 @@ Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 # Returns how many members a group may have by the limits of its tenant; None without one.
 MemberLimit: TypeAlias = Callable[[str], int | None]
+# Raises an error if a group may not be created now.
+CheckNewGroup: TypeAlias = Callable[[str], None]
 
 EXPIRY_CHECK_MS = 600_000
 # Expiry checks every offset of a group; many more in one tick would delay heartbeats.
@@ -53,6 +55,7 @@ class GroupDirectory:
         configs: GroupConfigs,
         new_id: Callable[[], str],
         member_limit: MemberLimit,
+        check_new: CheckNewGroup,
     ) -> None:
         self._settings = settings
         self._consumer_settings = consumer_settings
@@ -60,6 +63,7 @@ class GroupDirectory:
         self._configs = configs
         self._new_id = new_id
         self._member_limit = member_limit
+        self._check_new = check_new
         self._groups: dict[str, Group] = {}
         self._with_members: set[str] = set()
         self._waiting: dict[object, str] = {}
@@ -298,7 +302,10 @@ class GroupDirectory:
         return most if limit is None else min(most, limit)
 
     def _check_room(self, group_id: str) -> None:
-        if group_id not in self._groups and len(self._groups) >= self._settings.max_groups:
+        if group_id in self._groups:
+            return
+        self._check_new(group_id)
+        if len(self._groups) >= self._settings.max_groups:
             raise TooManyGroups(f"too many groups: the limit is {self._settings.max_groups}")
 
     def _expire(self, group_id: str, now_ms: int) -> list[Change]:

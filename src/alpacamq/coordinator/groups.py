@@ -25,7 +25,7 @@ from .consumer.messages import (
     ConsumerHeartbeatRequest,
     TopicsView,
 )
-from .directory import Group, GroupDirectory, MemberLimit
+from .directory import CheckNewGroup, Group, GroupDirectory, MemberLimit
 from .messages import (
     NO_GENERATION,
     Accepted,
@@ -118,13 +118,15 @@ class GroupCoordinator(HandlesOneByOne):
         topics: TopicsView,
         new_id: Callable[[], str],
         member_limit: MemberLimit = lambda _group: None,
+        check_new: CheckNewGroup = lambda _group: None,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._offsets = Offsets(settings.offsets_retention_ms)
         self._configs = GroupConfigs(consumer_settings)
+        self._check_new = check_new
         self._groups = GroupDirectory(
-            settings, consumer_settings, self._offsets, self._configs, new_id, member_limit
+            settings, consumer_settings, self._offsets, self._configs, new_id, member_limit, check_new
         )
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
@@ -193,6 +195,8 @@ class GroupCoordinator(HandlesOneByOne):
 
     def configure(self, request: ConfigureGroupRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Change settings of a group."""
+        if not self._configs.has(request.group):
+            self._check_new(request.group)
         changes, answer = self._configs.configure(request)
         return reply(reply_to, answer, changes)
 

@@ -339,6 +339,8 @@ class GroupIdsRequest(Request[GroupIds], frozen=True, kw_only=True):
     IS_IDEMPOTENT: ClassVar[bool] = True
 
     configured: bool = False
+    # The metadata that the broker must have applied before it answers: an index of their log.
+    applied: int = 0
 
 
 class DeleteGroupRequest(GroupRequest[Accepted], frozen=True, kw_only=True):

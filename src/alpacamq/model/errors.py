@@ -57,6 +57,10 @@ class InvalidRecord(AlpacaError):
     """A record violates a rule of its topic."""
 
 
+class SchemasUnavailable(AlpacaError):
+    """Records cannot be checked because the schema registry does not answer; retry later."""
+
+
 class InvalidTimestamp(AlpacaError):
     """A record's timestamp is outside the range that its topic accepts."""
 

@@ -49,6 +49,10 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
+# Offset from the base offset of a batch, key, value and headers of a record.
+Content = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+
+
 def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Record]:
     """Yield the records of one whole batch in order. Raises CorruptBatch if they do not match the header."""
     return _each_record(*_unpacked(batch, limit))
@@ -57,14 +61,27 @@ def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[R
 def read_changes(
     batch: Buffer, from_offset: int = 0, limit: int = UNPACKED_LIMIT_BYTES
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return key and value of the records from an offset on that have a key.
-
-    As `read_records`, but for millions of records at a time: numbers of one byte are read in place, and
-    nothing is kept of a record but its key and value. Raises CorruptBatch.
-    """
+    """Return key and value of the records from an offset on that have a key. Raises CorruptBatch."""
     header, body = _unpacked(batch, limit)
-    changes: list[tuple[bytes, bytes | None]] = []
     first = from_offset - header.base_offset
+    return [
+        (key, value)
+        for delta, key, value, _ in _each_content(header, body)
+        if key is not None and delta >= first
+    ]
+
+
+def read_contents(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Content]:
+    """Yield offset from the base, key, value and headers of the records of a batch. Raises CorruptBatch.
+
+    Faster than `read_records`, for records without headers above all.
+    """
+    return _each_content(*_unpacked(batch, limit))
+
+
+def _each_content(header: BatchHeader, body: bytes) -> Iterator[Content]:
+    # For millions of records at a time: numbers of one or two bytes are read in place, and most records have
+    # no headers. A number is twice the length or offset; an odd one stands for a negative.
     last = header.last_offset - header.base_offset
     size = len(body)
     at = 0
@@ -72,38 +89,64 @@ def read_changes(
     try:
         for _ in range(header.record_count):
             begin = at
-            byte = body[at]
-            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
-            end = at + length
-            byte = body[at + 1]
-            at = at + 2 if byte < 0x80 else read_varint(body, at + 1)[1]
-            byte = body[at]
-            delta, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
-            byte = body[at]
-            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
-            key = None
-            if length >= 0:
-                key = body[at : at + length]
-                at += length
-            byte = body[at]
-            length, at = (byte >> 1 ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(body, at)
-            value = None
-            if length >= 0:
-                value = body[at : at + length]
-                at += length
+            if (number := body[at]) < 0x80:
+                at += 1
+            elif (high := body[at + 1]) < 0x80:
+                number += (high - 1) << 7
+                at += 2
+            else:
+                number, at = _read_zigzag(body, at)
+            end = at + (number >> 1 ^ -(number & 1))
+            at += 1  # attributes, unused
+            if body[at] < 0x80:  # the timestamp
+                at += 1
+            else:
+                at = at + 2 if body[at + 1] < 0x80 else read_varint(body, at)[1]
+            if (number := body[at]) < 0x80:
+                at += 1
+            elif (high := body[at + 1]) < 0x80:
+                number += (high - 1) << 7
+                at += 2
+            else:
+                number, at = _read_zigzag(body, at)
+            delta = number >> 1 ^ -(number & 1)
+            if (number := body[at]) < 0x80:
+                at += 1
+            elif (high := body[at + 1]) < 0x80:
+                number += (high - 1) << 7
+                at += 2
+            else:
+                number, at = _read_zigzag(body, at)
+            if number & 1:
+                key = None
+            else:
+                key = body[at : at + (number >> 1)]
+                at += number >> 1
+            if (number := body[at]) < 0x80:
+                at += 1
+            elif (high := body[at + 1]) < 0x80:
+                number += (high - 1) << 7
+                at += 2
+            else:
+                number, at = _read_zigzag(body, at)
+            if number & 1:
+                value = None
+            else:
+                value = body[at : at + (number >> 1)]
+                at += number >> 1
+            headers: tuple[Header, ...] = ()
             # No headers, and the fields fill the record. Others are few, or corrupt: checked in full.
             if at + 1 != end or body[at] or not previous < delta <= last or end > size:
                 record, end = read_record(body, begin, header, None)
-                key, value, delta = record.key, record.value, record.offset - header.base_offset
+                _, _, key, value, headers = record
+                delta = record.offset - header.base_offset
                 _check_order(header, record.offset, header.base_offset + previous)
             previous = delta
             at = end
-            if key is not None and delta >= first:
-                changes.append((key, value))
+            yield delta, key, value, headers
     except (IndexError, UnicodeDecodeError) as error:
         raise _unreadable(header, at, error) from error
     _check_end(header, at, size)
-    return changes
 
 
 def _unpacked(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes]:
@@ -270,8 +313,17 @@ def read_varint(body: bytes, at: int) -> tuple[int, int]:
             raise CorruptBatch("a number in a record has more than 64 bits")
 
 
+def _read_zigzag(body: bytes, at: int) -> tuple[int, int]:
+    value, at = read_varint(body, at)
+    return _zigzag(value), at
+
+
+def _zigzag(value: int) -> int:
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
 def _write_varint(out: bytearray, value: int) -> None:
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    rest = _zigzag(value)
     while rest > 0x7F:
         out.append((rest & 0x7F) | 0x80)
         rest >>= 7

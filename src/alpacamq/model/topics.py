@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from math import isfinite
@@ -34,6 +34,13 @@ MIB = 1 << 20
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+# Where Confluent's serializers have their strategies; the part after it is accepted, too.
+_STRATEGY_PACKAGE = "io.confluent.kafka.serializers.subject."
+TOPIC_NAME_STRATEGY = _STRATEGY_PACKAGE + "TopicNameStrategy"
+RECORD_NAME_STRATEGY = _STRATEGY_PACKAGE + "RecordNameStrategy"
+TOPIC_RECORD_NAME_STRATEGY = _STRATEGY_PACKAGE + "TopicRecordNameStrategy"
+_STRATEGIES = (TOPIC_NAME_STRATEGY, RECORD_NAME_STRATEGY, TOPIC_RECORD_NAME_STRATEGY)
+_SHORT_STRATEGIES = {name.removeprefix(_STRATEGY_PACKAGE): name for name in _STRATEGIES}
 # PARTITION:BROKER, or all.
 _THROTTLED = r"[0-9]+:[0-9]+|\*"
 
@@ -82,7 +89,9 @@ class Setting:
     excluded: tuple[Any, ...] = ()
     # The only value that can be honoured, for settings of features that do not exist here.
     only_default: bool = False
-    pattern: str = ""  # of each word of a list, which may then be empty
+    pattern: str = ""  # of a text, or of each word of a list, which may then be empty
+    # Other names of choices.
+    aliases: Mapping[str, str] = field(default_factory=dict)
     doc: str
 
     def parse(self, name: str, text: str) -> Any:
@@ -93,6 +102,8 @@ class Setting:
                 raise ValueError("an empty list")
         except ValueError:
             raise InvalidConfig(f"{name}={text!r} is not a valid {self.kind}") from None
+        if self.aliases:
+            value = self.aliases.get(value, value)
         if self.minimum is not None and value < self.minimum:
             raise InvalidConfig(f"{name}={text} is below its minimum {self.minimum}")
         if self.maximum is not None and value > self.maximum:
@@ -101,14 +112,15 @@ class Setting:
             raise InvalidConfig(f"{name} cannot be {text}")
         if self.only_default and value != self.default:
             raise InvalidConfig(f"{name}={text} is not supported: it can only be {self.text(self.default)}")
+        words = value if self.kind is ConfigKind.LIST else (value,)
         if self.pattern:
-            for word in value:
+            for word in words:
                 if not re.fullmatch(self.pattern, word):
                     raise InvalidConfig(
                         f"{name}={text!r} contains {word!r}, which does not match {self.pattern}"
                     )
         if self.choices:
-            for word in value if self.kind is ConfigKind.LIST else (value,):
+            for word in words:
                 if word not in self.choices:
                     raise InvalidConfig(f"{name}={text!r} is not one of {', '.join(self.choices)}")
         return value
@@ -174,6 +186,24 @@ SETTINGS: Mapping[str, Setting] = {
     "compression.zstd.level": Setting(
         kind=ConfigKind.INT, default=3, minimum=-131_072, maximum=22,
         doc="Level of zstd when the broker compresses.",
+    ),
+    "confluent.key.schema.validation": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="Whether keys must name a schema that is a version of their subject in the schema registry; "
+        "with schema.validation=full they must also match it.",
+    ),
+    "confluent.key.subject.name.strategy": Setting(
+        kind=ConfigKind.STRING, default=TOPIC_NAME_STRATEGY, choices=_STRATEGIES, aliases=_SHORT_STRATEGIES,
+        doc="The subject of keys: TOPIC-key, the record's name, or TOPIC- and the record's name.",
+    ),
+    "confluent.value.schema.validation": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="Whether values must name a schema that is a version of their subject; the same as "
+        "schema.validation=id.",
+    ),
+    "confluent.value.subject.name.strategy": Setting(
+        kind=ConfigKind.STRING, default=TOPIC_NAME_STRATEGY, choices=_STRATEGIES, aliases=_SHORT_STRATEGIES,
+        doc="The subject of values: TOPIC-value, the record's name, or TOPIC- and the record's name.",
     ),
     "delete.retention.ms": Setting(
         kind=ConfigKind.LONG, default=DAY_MS, minimum=0, maximum=INT64_MAX,
@@ -343,6 +373,16 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=-1, maximum=INT64_MAX,
         doc="Age above which segments are deleted; -1 is no limit.",
     ),
+    "schema.validation": Setting(
+        kind=ConfigKind.STRING, default="none", choices=("none", "id", "full"),
+        doc="Check of values by the schema registry: 'id' that they name a schema that is a version of their "
+        "subject, 'full' also that they match it.",
+    ),
+    "schema.validation.subject": Setting(
+        kind=ConfigKind.STRING, default="", pattern=r"[^\x00-\x1f\x7f-\x9f]{0,1000}",
+        doc="Where values are checked: the subject whose latest version, a JSON schema, values must match "
+        "that name no schema. Empty: such values are refused.",
+    ),
     "segment.bytes": Setting(
         kind=ConfigKind.INT, default=64 * MIB, minimum=1024, maximum=1 << 30,
         doc="Size at which a segment is closed and a new one started.",
@@ -396,6 +436,10 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     compression_lz4_level: int
     compression_type: str
     compression_zstd_level: int
+    confluent_key_schema_validation: bool
+    confluent_key_subject_name_strategy: str
+    confluent_value_schema_validation: bool
+    confluent_value_subject_name_strategy: str
     delete_retention_ms: int
     file_delete_delay_ms: int
     flush_messages: int
@@ -436,6 +480,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     remote_storage_enable: bool
     retention_bytes: int
     retention_ms: int
+    schema_validation: str
+    schema_validation_subject: str
     segment_bytes: int
     segment_index_bytes: int
     segment_jitter_ms: int
@@ -445,6 +491,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     trace_headers: str
     trace_sample: float
     unclean_leader_election_enable: bool
+    # Not a setting, but what follows from some, as it is read for every batch: whether keys or values are
+    # checked against schemas.
+    checks_schemas: bool
 
     @property
     def is_compacted(self) -> bool:
@@ -495,7 +544,14 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | Non
     for source in (defaults or {}, overrides):
         for name, text in source.items():
             values[name] = check_setting(name, text)
-    return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
+    checks_schemas = (
+        values["schema.validation"] != "none"
+        or values["confluent.value.schema.validation"]
+        or values["confluent.key.schema.validation"]
+    )
+    return TopicConfig(
+        **{name.replace(".", "_"): value for name, value in values.items()}, checks_schemas=checks_schemas
+    )
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

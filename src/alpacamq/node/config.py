@@ -7,7 +7,6 @@ section, never the whole configuration.
 
 import re
 import textwrap
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +46,7 @@ from .sections import (
     HttpConfig,
     MetricsConfig,
     QueuesConfig,
+    RegistryConfig,
     SqsConfig,
     TracingConfig,
     check_http,
@@ -301,6 +301,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     http: HttpConfig = HttpConfig()
     sqs: SqsConfig = SqsConfig()
+    registry: RegistryConfig = RegistryConfig()
     tls: TlsConfig = TlsConfig()
     listeners: Mapping[str, ListenerConfig] = {}
     security: SecurityConfig = SecurityConfig()
@@ -325,6 +326,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 section = self.http
             case ListenerApi.SQS:
                 section = self.sqs
+            case ListenerApi.REGISTRY:
+                section = self.registry
         if isinstance(section, HttpApiConfig) and not section.enabled:
             return []
         first = ListenerConfig(
@@ -354,6 +357,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "kafka": KafkaConfig,
     "http": HttpConfig,
     "sqs": SqsConfig,
+    "registry": RegistryConfig,
     "tls": TlsConfig,
     LISTENERS: ListenerConfig,
     "security": SecurityConfig,
@@ -390,6 +394,8 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
+    import tomllib
+
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -524,6 +530,7 @@ def _check_together(config: NodeConfig) -> None:
     check_cluster(config.cluster, config.node.id)
     check_http("http", config.http)
     check_http("sqs", config.sqs)
+    check_http("registry", config.registry)
     check_sqs(config.sqs)
     check_security(config.security)
     check_audit(config.audit)

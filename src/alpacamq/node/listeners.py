@@ -26,7 +26,7 @@ from .security import SecurityConfig, is_loopback
 log = get_logger(__name__)
 
 # Names of the listeners that have sections of their own.
-RESERVED_NAMES = ("kafka", "http", "sqs", "cluster")
+RESERVED_NAMES = ("kafka", "http", "sqs", "registry", "cluster")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -88,6 +88,7 @@ class ListenerApi(StrEnum):
     KAFKA = "kafka"
     HTTP = "http"
     SQS = "sqs"
+    REGISTRY = "registry"
 
 
 class ListenerAuthentication(StrEnum):

@@ -35,6 +35,7 @@ class Process:
         self.kafka = _port(config.kafka.listen, number)
         self.http = _port(config.http.listen, number)
         self.sqs = _port(config.sqs.listen, number)
+        self.registry = _port(config.registry.listen, number)
         self.cluster = _port(config.cluster.listen, number)
         self._number = number
         self._count = count
@@ -59,6 +60,7 @@ class Process:
             *("--kafka", str(self.kafka)),
             *("--http", str(self.http)),
             *("--sqs", str(self.sqs)),
+            *("--registry", str(self.registry)),
             *("--cluster", str(self.cluster)),
             *("--cluster-nodes", ",".join(nodes)),
         ]
@@ -191,9 +193,10 @@ def _announce(config: NodeConfig, processes: Sequence[Process], started_at: floa
     beside = Path(sys.argv[0]).with_name("alpacactl")
     alpacactl = str(beside) if beside.is_file() else "alpacactl"
     print(f"{len(processes)} nodes are ready after {time.monotonic() - started_at:.2f} s\n")
-    print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}process")
+    print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}{'registry':<19}process")
     for process in processes:
-        print(f"  {process.id:<6}{process.kafka!s:<19}{process.http!s:<19}{process.sqs!s:<19}{process.pid}")
+        addresses = (process.kafka, process.http, process.sqs, process.registry)
+        print(f"  {process.id:<6}{''.join(f'{each!s:<19}' for each in addresses)}{process.pid}")
     print(f"\n  data    {config.node.data_dir.absolute()}\n\nTry:")
     print(f"  echo hello | {alpacactl} --broker {processes[0].kafka} produce greetings")
     print(f"  {alpacactl} --broker {processes[-1].kafka} consume greetings --exit")

@@ -1,4 +1,4 @@
-"""Sections [http], [sqs], [delays], [metrics], [queues] and [tracing], and the checks of their values."""
+"""Sections [http], [sqs], [registry], [delays], [metrics], [queues] and [tracing], and their checks."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -139,6 +139,15 @@ class SqsConfig(HttpApiConfig, frozen=True, kw_only=True):
             description="AWS account of the queues; part of their URLs.",
         ),
     ] = "000000000000"
+
+
+class RegistryConfig(HttpApiConfig, frozen=True, kw_only=True):
+    """[registry]: the schema registry at the root of its own address; the HTTP API has it under /schemas."""
+
+    listen: Annotated[
+        Address,
+        Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
+    ] = Address("127.0.0.1", 8081)
 
 
 def check_http(section: str, config: HttpApiConfig) -> None:

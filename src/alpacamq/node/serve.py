@@ -22,10 +22,17 @@ from alpacamq.api.kafka.call import KAFKA_LISTENER, Backend
 from alpacamq.api.kafka.connection import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.listening import ListenerSettings
+from alpacamq.api.registry.app import MountedRegistry, RegistryApi
 from alpacamq.api.rest.app import RecoveryApp, RestApi
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.api.sqs.directory import SqsSettings
-from alpacamq.api.tls import MAX_HANDSHAKES, Handshakes, ListenerTls
+from alpacamq.api.tls import (
+    MAX_HANDSHAKES,
+    NODE_HANDSHAKE_SHARE,
+    NODE_HANDSHAKES,
+    Handshakes,
+    ListenerTls,
+)
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delay.service import DelaySettings
@@ -97,20 +104,20 @@ def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
     wanted = KAFKA_CONNECTION * config.kafka.max_connections
     wanted += sum(
         HTTP_CONNECTION * listener.max_connections
-        for listener in (config.http, config.sqs)
+        for listener in (config.http, config.sqs, config.registry)
         if listener.enabled
     )
     if config.tls.certificate is not None:
-        reserved = min(reserved + MAX_HANDSHAKES, limit // _LOW_SHARE)
+        reserved = min(reserved + MAX_HANDSHAKES + NODE_HANDSHAKES, limit // _LOW_SHARE)
     files = config.log.open_files or max(least_files, min(limit - reserved - wanted, MAX_SEGMENT_FILES))
     room = max(0, limit - reserved - files)
     if wanted > room:
         config = _with_fewer_connections(config, room / wanted)
         print(
-            f"warning: the limit of {limit} open files is too low for max_connections of kafka, http "
-            f"and sqs; "
-            f"reduced to {config.kafka.max_connections}, "
-            f"{config.http.max_connections} and {config.sqs.max_connections} connections. "
+            f"warning: the limit of {limit} open files is too low for max_connections of kafka, http, "
+            f"sqs and registry; "
+            f"reduced to {config.kafka.max_connections}, {config.http.max_connections}, "
+            f"{config.sqs.max_connections} and {config.registry.max_connections} connections. "
             "Raise the limit (ulimit -n) or lower max_connections",
             file=sys.stderr,
         )
@@ -122,12 +129,13 @@ def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
         return min(connections, max(MIN_CONNECTIONS, int(connections * share)))
 
     replace = msgspec.structs.replace
-    kafka, http, sqs = config.kafka, config.http, config.sqs
+    kafka, http, sqs, registry = config.kafka, config.http, config.sqs, config.registry
     return replace(
         config,
         kafka=replace(kafka, max_connections=fewer(kafka.max_connections)),
         http=replace(http, max_connections=fewer(http.max_connections)),
         sqs=replace(sqs, max_connections=fewer(sqs.max_connections)),
+        registry=replace(registry, max_connections=fewer(registry.max_connections)),
     )
 
 
@@ -181,7 +189,7 @@ def open_apis(
         http_hosts = hosts_of(config, config.http)
 
         async def serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
-            rest = RestApi(broker, reached)
+            rest = MountedRegistry(RestApi(broker, reached), RegistryApi(broker))
             app = HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http"))
             listener.switch_to(app, broker.quotas)
 
@@ -196,6 +204,17 @@ def open_apis(
             listener.switch_to(app, broker.quotas)
 
         yield open_api(ListenerApi.SQS, config.sqs, sqs_hosts, serve_sqs)
+    if config.registry.enabled:
+        registry_hosts = hosts_of(config, config.registry)
+
+        async def serve_registry(
+            listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]
+        ) -> None:
+            registry = RegistryApi(broker)
+            app = HostCheck(registry, registry_hosts, hosts_setting("registry"), registry.refuse_host)
+            listener.switch_to(app, broker.quotas, registry.refuse)
+
+        yield open_api(ListenerApi.REGISTRY, config.registry, registry_hosts, serve_registry)
 
 
 def reached_at(listeners: Iterable[NamedListener], bound: Mapping[str, Address]) -> Mapping[str, Address]:
@@ -260,6 +279,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     metrics = _metrics(config)
     certificates = _certificates(config, loop)
     handshakes = Handshakes()
+    node_handshakes = Handshakes(NODE_HANDSHAKES, NODE_HANDSHAKE_SHARE)
 
     def make(listener: NamedListener, remedy: str) -> ListenerSettings:
         return listener_settings(listener, certificates, handshakes, remedy)
@@ -304,7 +324,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                     await loop.run_in_executor(None, broker.open_directory)
                     assert broker.member is not None
                     nodes = NodeListener(
-                        config.cluster, broker.member, _cluster_tls(config, certificates, handshakes)
+                        config.cluster, broker.member, _cluster_tls(config, certificates, node_handshakes)
                     )
                     nodes.bind()
                     running.append(tasks.create_task(nodes.run()))
@@ -353,6 +373,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             for task in running:
                 task.cancel()
             handshakes.abort()
+            node_handshakes.abort()
     finally:
         if is_open:
             await broker.close()
@@ -470,7 +491,7 @@ def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], 
             scheme = "https" if api.has_tls else "http"
             shown["console"] = f"{scheme}://{_reachable(api.address)}/console/"
     for name, address in {**shown, "data": str(data)}.items():
-        print(f"  {name:<7} {address}")
+        print(f"  {name:<8} {address}")
     print("\nTry:")
     for line in _to_try(config, kafka, http_apis):
         print(f"  {line}")

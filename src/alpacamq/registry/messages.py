@@ -116,6 +116,8 @@ class CompatibilityReport(msgspec.Struct, frozen=True, tag="compatibility-report
 
     level: CompatibilityLevel
     reasons: tuple[Incompatibility, ...] = ()
+    # The text of the version that the schema is incompatible with.
+    earlier: str = ""
 
     @property
     def is_compatible(self) -> bool:
@@ -145,6 +147,18 @@ class RegistryStats(msgspec.Struct, frozen=True, kw_only=True):
     versions: int
     deleted_versions: int
     schemas: dict[SchemaType, int]
+
+
+class SubjectDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject with its latest version, and the settings that apply to it."""
+
+    subject: str
+    versions: int
+    latest: int
+    id: int
+    schema_type: SchemaType
+    compatibility: CompatibilityLevel
+    mode: Mode
 
 
 class Deleted(Enum):
@@ -293,6 +307,12 @@ class ListSubjects(Query[tuple[str, ...]], frozen=True, kw_only=True):
     limit: int = -1
 
 
+class DescribeSubjects(Query[tuple[SubjectDescription, ...]], frozen=True, kw_only=True):
+    """Describe subjects; those that do not exist or are deleted are left out."""
+
+    subjects: tuple[str, ...]
+
+
 class ListSchemas(Query[tuple[SchemaVersion, ...]], frozen=True, kw_only=True):
     """Return versions of subjects in order, no more than MAX_LISTED."""
 
@@ -341,6 +361,25 @@ class VersionsOfId(Query[tuple[SubjectVersion, ...]], frozen=True, kw_only=True)
     id: int
     subject: str | None = None
     deleted: bool = False
+
+
+class IdentifiedSchema(msgspec.Struct, frozen=True, kw_only=True, tag="identified-schema"):
+    """The identity of a schema, and whether a subject has a version with it."""
+
+    guid: str
+    id: int
+    context: str
+    is_version: bool
+
+
+class IdentifySchema(Query[IdentifiedSchema], frozen=True, kw_only=True):
+    """Find the schema that a record names, and whether it is a version of a subject that is not deleted.
+
+    `schema` is an id in the context of the subject, or a GUID. A subject may be a context only.
+    """
+
+    schema: int | str
+    subject: str | None = None
 
 
 class GetByGuid(Query[SchemaVersion], frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
+from uuid import UUID
 
 from alpacamq.model.state_machine import HandlesOneByOne, Outcome, Request, reply
 
@@ -17,12 +18,15 @@ from .messages import (
     ContextId,
     CountSchemas,
     Deleted,
+    DescribeSubjects,
     Draft,
     GetByGuid,
     GetById,
     GetConfig,
     GetMode,
     GetVersion,
+    IdentifiedSchema,
+    IdentifySchema,
     IdsOfGuid,
     LatestWithMetadata,
     ListContexts,
@@ -36,13 +40,14 @@ from .messages import (
     RegistryStats,
     SchemaVersion,
     SourceOfId,
+    SubjectDescription,
     VersionsOfId,
 )
 from .schema import InvalidSchema, SchemaType
 from .settings import Config, Mode
-from .state import RegistryState
-from .subjects import GLOBAL_SCOPE, checked_scope, context_of
-from .view import RegistryView
+from .state import MAX_INT32, RegistryState, StoredSchema
+from .subjects import GLOBAL_SCOPE, checked_scope, context_of, split_subject
+from .view import RegistryView, version_of
 
 T = TypeVar("T")
 
@@ -161,6 +166,27 @@ class Queries(HandlesOneByOne):
         )
         return reply(reply_to, _page(names, request.offset, request.limit))
 
+    def describe_subjects(self, request: DescribeSubjects, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the latest versions of subjects and the settings that apply to them."""
+        found: list[SubjectDescription] = []
+        for name in request.subjects:
+            subject = self._state.subjects.get(name)
+            latest = None if subject is None else next(subject.newest_first(), None)
+            if subject is None or latest is None:
+                continue
+            version, schema = latest
+            description = SubjectDescription(
+                subject=name,
+                versions=len(subject.numbers) - len(subject.deleted or ()),
+                latest=version,
+                id=schema.id,
+                schema_type=schema.schema_type,
+                compatibility=self._view.config_in_scope(name).level,
+                mode=self._view.mode_in_scope(name),
+            )
+            found.append(description)
+        return reply(reply_to, tuple(found))
+
     def list_schemas(self, request: ListSchemas, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with versions of subjects; with fewer than wanted if they are very large."""
         limit = request.limit if 0 < request.limit <= MAX_LISTED else MAX_LISTED
@@ -211,6 +237,25 @@ class Queries(HandlesOneByOne):
         """Reply with the text of a schema, and those that it refers to."""
         schema, _ = self._view.by_id(request.id, request.subject)
         return reply(reply_to, self._view.source_of(schema))
+
+    def identify(self, request: IdentifySchema, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the identity of a schema, and whether the subject has it."""
+        name, schema = request.subject, request.schema
+        if isinstance(schema, int):
+            candidates = [self._view.by_id(schema, name)[0]]
+        else:
+            candidates = list(self._view.by_guid(schema))
+        if not candidates:
+            raise SchemaNotFound(f"schema {schema!r} not found")
+        subjects: tuple[str, ...] = ()
+        if name is not None and split_subject(name).name:
+            subjects = tuple(self._view.in_any_context(self._view.name_of(name)))
+        for found in candidates:
+            for each in subjects:
+                subject = self._state.subjects.get(each)
+                if subject is not None and version_of(subject, found) is not None:
+                    return reply(reply_to, _identified(found, is_version=True))
+        return reply(reply_to, _identified(candidates[0], is_version=False))
 
     def versions_of_id(self, request: VersionsOfId, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the versions that have an id."""
@@ -263,11 +308,13 @@ class Queries(HandlesOneByOne):
         GetVersion: get_version,
         ListVersions: list_versions,
         ListSubjects: list_subjects,
+        DescribeSubjects: describe_subjects,
         ListSchemas: list_schemas,
         LatestWithMetadata: latest_with_metadata,
         ReferencedBy: referenced_by,
         GetById: get_by_id,
         SourceOfId: source_of_id,
+        IdentifySchema: identify,
         VersionsOfId: versions_of_id,
         GetByGuid: get_by_guid,
         IdsOfGuid: ids_of_guid,
@@ -275,6 +322,12 @@ class Queries(HandlesOneByOne):
         ListContexts: list_contexts,
         CountSchemas: count,
     }
+
+
+def _identified(schema: StoredSchema, *, is_version: bool) -> IdentifiedSchema:
+    return IdentifiedSchema(
+        guid=str(UUID(bytes=schema.guid)), id=schema.id, context=schema.context, is_version=is_version
+    )
 
 
 def _is_listed(wanted: Deleted, *, is_deleted: bool) -> bool:
@@ -288,5 +341,6 @@ def _is_listed(wanted: Deleted, *, is_deleted: bool) -> bool:
 
 
 def _page(found: Iterable[T], offset: int, limit: int) -> tuple[T, ...]:
-    start = max(offset, 0)
-    return tuple(islice(found, start, None if limit < 0 else start + limit))
+    # Clients choose the numbers, and `islice` raises ValueError for those above sys.maxsize.
+    start = min(max(offset, 0), MAX_INT32)
+    return tuple(islice(found, start, None if limit < 0 else start + min(limit, MAX_INT32)))

@@ -4,9 +4,10 @@ Each language is a module with `parse`, which returns a `ParsedSchema`. Parsing 
 Protobuf compiler runs elsewhere, and its descriptors come in.
 """
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,6 +24,14 @@ class SchemaType(StrEnum):
     AVRO = "AVRO"
     JSON = "JSON"
     PROTOBUF = "PROTOBUF"
+
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text can be a Protobuf descriptor in base64: no .proto text looks like one."""
+    return _BASE64.fullmatch(text) is not None
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -59,6 +68,14 @@ class Mismatch(msgspec.Struct, frozen=True):
     message: str
 
 
+class InvalidData(AlpacaError):
+    """Data does not match its schema, or a JSON value cannot be written with it."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(f"{mismatch.path}: {mismatch.message}" if mismatch.path else mismatch.message)
+        self.mismatch = mismatch
+
+
 class ParsedSchema(Protocol):
     """A valid schema of one of the languages."""
 
@@ -78,4 +95,16 @@ class ParsedSchema(Protocol):
 
     def mismatch(self, data: bytes | memoryview) -> Mismatch | None:
         """Check one value, without the prefix that names its schema."""
+        ...
+
+    def decode(self, data: bytes | memoryview) -> object:
+        """Return one value, without the prefix that names its schema, as JSON has it. Raises InvalidData."""
+        ...
+
+    def encode(self, value: object) -> bytes:
+        """Return the data of a JSON value. Raises InvalidData."""
+        ...
+
+    def record_name(self, data: bytes | memoryview) -> str | None:
+        """Return the name of the record that data begins with, by which a subject can be named."""
         ...

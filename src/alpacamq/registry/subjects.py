@@ -3,6 +3,9 @@
 A subject in a context other than the default one is called `:.context:name`. The name of a context begins
 with a dot; the default context is `.` and is left out of names. In settings, `:.context:` stands for all
 subjects of a context, and `:.__GLOBAL:` for all contexts.
+
+The subjects of a tenant are in contexts of their own: `.@tenant` is its default context, and `.@tenant.name`
+one that it names. The API adds the first part to every name that a tenant's client sends.
 """
 
 from typing import Final, NamedTuple
@@ -13,6 +16,7 @@ DEFAULT_CONTEXT: Final = "."
 GLOBAL_CONTEXT: Final = ".__GLOBAL"
 ANY_CONTEXT: Final = ":*:"
 MAX_SUBJECT_LENGTH: Final = 1000
+_TENANT_MARK: Final = ".@"
 # Confluent's registry uses them as resource names for permissions.
 _RESERVED: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
@@ -41,6 +45,19 @@ def split_subject(subject: str) -> SubjectName:
 def context_of(subject: str) -> str:
     """Return the context of a subject."""
     return split_subject(subject).context
+
+
+def tenant_context(tenant: str, context: str) -> str:
+    """Return the stored name of a context that a tenant's client names."""
+    return f"{_TENANT_MARK}{tenant}{'' if context == DEFAULT_CONTEXT else context}"
+
+
+def split_context(context: str) -> tuple[str | None, str]:
+    """Return the tenant of a context, None without one, and its name in the tenant."""
+    if not context.startswith(_TENANT_MARK):
+        return None, context
+    tenant, dot, local = context.removeprefix(_TENANT_MARK).partition(".")
+    return tenant, dot + local or DEFAULT_CONTEXT
 
 
 def in_context_of(parent: SubjectName, subject: str) -> str:
@@ -78,11 +95,13 @@ def scopes_of(scope: str | None) -> list[str | None]:
 
 
 def covers(scope: str | None, subject: str) -> bool:
-    """Whether a mode for `scope` concerns a subject when it is set."""
-    if scope is None or scope == subject:
+    """Whether a mode for `scope` concerns a subject when it is set; one for all concerns no tenants."""
+    if scope == subject:
         return True
-    named = split_subject(scope)
-    return not named.name and named.context in (GLOBAL_CONTEXT, context_of(subject))
+    named = SubjectName(GLOBAL_CONTEXT, "") if scope is None else split_subject(scope)
+    context = context_of(subject)
+    is_everywhere = named.context == GLOBAL_CONTEXT and split_context(context)[0] is None
+    return not named.name and (is_everywhere or named.context == context)
 
 
 def _checked(subject: str) -> SubjectName:

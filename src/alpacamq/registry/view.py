@@ -20,7 +20,9 @@ from .subjects import (
     context_of,
     in_context_of,
     scopes_of,
+    split_context,
     split_subject,
+    tenant_context,
 )
 
 MAX_REFERENCES: Final = 1000
@@ -88,11 +90,14 @@ class RegistryView:
         return [DEFAULT_CONTEXT, *sorted(self._state.named_contexts)]
 
     def in_any_context(self, name: str) -> Iterator[str]:
-        """Yield a subject, and those of the same name in other contexts if it names none."""
+        """Yield a subject, and those of the same name in other contexts of its tenant if it names none."""
         yield name
-        if context_of(name) == DEFAULT_CONTEXT:
+        named = split_subject(name)
+        tenant, local = split_context(named.context)
+        if local == DEFAULT_CONTEXT:
             for context in self.contexts()[1:]:
-                if (other := str(SubjectName(context, name))) in self._state.subjects:
+                other = str(SubjectName(context, named.name))
+                if other != name and other in self._state.subjects and split_context(context)[0] == tenant:
                     yield other
 
     def with_prefix(self, prefix: str) -> list[Subject]:
@@ -114,7 +119,9 @@ class RegistryView:
     def mode_in_scope(self, scope: str | None) -> Mode:
         """Return the mode that applies to a subject or context."""
         modes = self._state.modes
-        if Mode.READONLY_OVERRIDE in (modes.get(None), modes.get(GLOBAL_SCOPE)):
+        if any(
+            modes.get(each) is Mode.READONLY_OVERRIDE for each in (None, GLOBAL_SCOPE, _default_scope(scope))
+        ):
             return Mode.READONLY_OVERRIDE
         return next((modes[each] for each in scopes_of(scope) if each in modes), Mode.READWRITE)
 
@@ -122,7 +129,7 @@ class RegistryView:
         """Return the configuration that applies to a subject or context."""
         configs = self._state.configs
         if scope is not None and (own := configs.get(scope)) is not None:
-            return own.over(configs.get(None, Config()))
+            return own.over(configs.get(_default_scope(scope), Config()))
         found = next((configs[each] for each in scopes_of(scope) if each in configs), Config())
         return found.with_level()
 
@@ -147,7 +154,7 @@ class RegistryView:
                         return found, SubjectVersion(each, version)
         schema = self._state.context(wanted.context).schemas.get(schema_id)
         # Another subject's schema is returned only in the default context, as Confluent's registry does.
-        if schema is None or (wanted.name and wanted.context != DEFAULT_CONTEXT):
+        if schema is None or (wanted.name and split_context(wanted.context)[1] != DEFAULT_CONTEXT):
             raise SchemaNotFound(f"schema {schema_id} not found")
         return schema, SubjectVersion(*next(iter(schema.users)))
 
@@ -240,6 +247,12 @@ class RegistryView:
                 f"reference {reference.name!r}: subject {reference.subject!r} has no {version}"
             )
         return schema
+
+
+def _default_scope(scope: str | None) -> str | None:
+    """Return the default context of the tenant that a scope belongs to; that without a tenant is None."""
+    tenant = None if scope is None else split_context(context_of(scope))[0]
+    return None if tenant is None else str(SubjectName(tenant_context(tenant, DEFAULT_CONTEXT), ""))
 
 
 def check_version(version: int) -> None:

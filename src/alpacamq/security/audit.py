@@ -47,7 +47,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allowed: bool
     # The id of the API key that the client used.
     key: str = ""
-    # kafka, http or sqs; the name of the request; what the client calls itself, and the request.
+    # kafka, http, sqs or registry; the name of the request; what the client calls itself, and the request.
     api: str = ""
     request: str = ""
     client_id: str = ""

@@ -30,7 +30,7 @@ class Caller:
         self.session: Final = session
         # The principal as access rules name it.
         self.name: Final = str(principal)
-        # How long its token is still valid; None if it used none.
+        # How long its token or certificate is still valid; None if it used neither.
         self.remaining_ms: Final = remaining_ms
         # Whether it has authenticated with a delegation token.
         self.is_delegate: Final = is_delegate

@@ -6,9 +6,10 @@ task of a metrics system.
 
 import math
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nlargest
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,8 +17,12 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", int, float)
 
 SLOTS = 1800
-# 14 KiB each when full.
-MAX_SERIES = 500
+# Of topics and groups, for each measure. A series takes 14 KiB when full.
+MAX_SERIES = 250
+# Of a series' weight per sample: it halves in about a minute.
+_DECAY = 0.98
+# How much larger a new series must be than the smallest to take its place, so that equals do not alternate.
+_MARGIN = 2.0
 # Per excerpt, so that it takes the event loop milliseconds.
 MAX_NUMBERS = 20_000
 
@@ -52,37 +57,84 @@ class Excerpt:
 
 
 class _Series:
-    __slots__ = ("seen_at", "values")
+    __slots__ = ("seen_at", "values", "weight")
 
     def __init__(self) -> None:
         self.values = array("d", [math.nan]) * SLOTS
         self.seen_at = 0
+        # The highest of the latest values, each decayed by its age.
+        self.weight = 0.0
 
 
 class History:
-    """The last `SLOTS` samples of each series, in ring buffers."""
+    """The last `SLOTS` samples of each series, in ring buffers.
+
+    At most `MAX_SERIES` of a measure are kept: the largest. Series without samples and idle ones make room.
+    """
 
     def __init__(self) -> None:
         self._times_ms = array("q", [0]) * SLOTS
         self._series: dict[SeriesKey, _Series] = {}
         self._count = 0
+        self.omitted: frozenset[SeriesKey] = frozenset()
+        """Series of the last sample that are not kept."""
 
-    def record(self, now_ms: int, numbers: Mapping[SeriesKey, float]) -> None:
-        """Add one sample per series. New series are added up to `MAX_SERIES`."""
+    def record(
+        self, now_ms: int, numbers: Mapping[SeriesKey, float], unmeasured: Iterable[SeriesKey] = ()
+    ) -> None:
+        """Add one sample per series; `unmeasured` are others, which count as omitted."""
         slot = self._count % SLOTS
         self._count += 1
         self._times_ms[slot] = now_ms
         for key in [key for key, each in self._series.items() if each.seen_at <= self._count - SLOTS]:
             del self._series[key]
-        for key in numbers:
-            # Series of the whole broker are few, and always kept.
-            if key not in self._series and (len(self._series) < MAX_SERIES or not key.topic):
-                self._series[key] = _Series()
+        self.omitted = frozenset(unmeasured) | self._add_series(numbers)
         for key, series in self._series.items():
             found = numbers.get(key)
             series.values[slot] = math.nan if found is None else found
+            series.weight = max(series.weight * _DECAY, found or 0.0)
             if found is not None:
                 series.seen_at = self._count
+
+    def forget_topics_except(self, topics: Container[str]) -> None:
+        """Remove the series of topics that do not exist any more."""
+        for key in [key for key in self._series if key.topic and key.topic not in topics]:
+            del self._series[key]
+
+    def _add_series(self, numbers: Mapping[SeriesKey, float]) -> set[SeriesKey]:
+        """Add new series as far as there is room; return the others."""
+        new: dict[Measure, list[SeriesKey]] = {}
+        for key in numbers:
+            if key in self._series:
+                continue
+            if key.topic:
+                new.setdefault(key.measure, []).append(key)
+            else:  # series of the whole broker are few, and always kept
+                self._series[key] = _Series()
+        omitted: set[SeriesKey] = set()
+        for measure, keys in new.items():
+            kept = {key for key in self._series if key.measure is measure and key.topic}
+            largest = nlargest(MAX_SERIES, keys, key=numbers.__getitem__)
+            added = largest[: max(MAX_SERIES - len(kept), 0)]
+            added += self._make_room(kept, largest[len(added) :], numbers)
+            self._series.update((key, _Series()) for key in added)
+            omitted.update(set(keys).difference(added))
+        return omitted
+
+    def _make_room(
+        self, kept: set[SeriesKey], new: Sequence[SeriesKey], numbers: Mapping[SeriesKey, float]
+    ) -> Sequence[SeriesKey]:
+        """Remove series that have ended or are smaller than new ones; return those that replace them."""
+        if not new or not numbers[new[0]]:
+            return ()
+        weights = {key: self._series[key].weight if key in numbers else -1.0 for key in kept}
+        replaced = 0
+        for old, key in zip(sorted(kept, key=weights.__getitem__), new, strict=False):
+            if numbers[key] <= weights[old] * _MARGIN or not numbers[key]:
+                break
+            del self._series[old]
+            replaced += 1
+        return new[:replaced]
 
     def series(self) -> list[SeriesKey]:
         """Return the keys of all series, sorted."""

@@ -147,6 +147,6 @@ class Metrics:
 
     def __init__(self, limits: SeriesLimits | None = None) -> None:
         self.limits = limits or SeriesLimits()
-        self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs")}
+        self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs", "registry")}
         self.flushes = FlushStats()
         self.forwarded = ForwardStats()

@@ -122,6 +122,17 @@ SQS_SECONDS = _histogram(
     "action",
 )
 SQS_ERRORS = _counter("alpacamq_sqs_errors_total", "Errors returned to SQS clients.", "action", "error")
+REGISTRY_SECONDS = _histogram(
+    "alpacamq_registry_request_seconds",
+    "Time from a complete request to the schema registry to its response.",
+    "request",
+)
+REGISTRY_ERRORS = _counter(
+    "alpacamq_registry_errors_total",
+    "Errors returned to clients of the schema registry, by the code in the response.",
+    "request",
+    "error",
+)
 FORWARDED_SECONDS = _histogram(
     "alpacamq_forwarded_request_seconds",
     "Time until another broker has answered a request about a group, transaction, queue or delayed message "
@@ -151,6 +162,19 @@ TOPIC_SKIPPED = _counter(
     "alpacamq_topic_skipped_batches_total",
     "Stored batches skipped by readers because they are damaged or cannot be decompressed.",
     "topic",
+)
+TOPIC_SCHEMA_CHECKED = _counter(
+    "alpacamq_topic_schema_checked_total",
+    "Records that were checked against the schemas of a topic.",
+    "topic",
+)
+TOPIC_SCHEMA_REFUSED = _counter(
+    "alpacamq_topic_schema_refused_total",
+    "Records that do not match the schemas of a topic; their batches were refused.",
+    "topic",
+)
+SCHEMA_CHECKS = _histogram(
+    "alpacamq_schema_check_seconds", "Time to check a batch against schemas, including waits."
 )
 TOPIC_WRITTEN = _counter(
     "alpacamq_topic_messages_written_total",

@@ -42,6 +42,26 @@ class TenantTopics(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[TenantTopic]
 
 
+class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant has written and read, and what is in progress, on all brokers.
+
+    `written_total` counts messages since its topics were created; the other totals count since the leaders of
+    its partitions started. `transactions` are those in progress, `delayed` messages are pending.
+    """
+
+    id: str
+    messages: int
+    storage_bytes: int
+    written_total: int
+    written_bytes_total: int
+    fetched_total: int
+    fetched_bytes_total: int
+    groups: int
+    delayed: int
+    transactional_ids: int
+    transactions: int
+
+
 class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a tenant uses now. `storage_bytes` is that of the leaders of its partitions."""
 

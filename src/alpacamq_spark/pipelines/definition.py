@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -94,6 +94,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    # The address of a schema registry, if it is not that of the broker.
+    registry: str | None = None
     checkpoint: str | None = None
     spark: SparkSettings = SparkSettings()
 
@@ -114,10 +116,16 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
     sink: ArchiveSink
     steps: tuple[Filter | Compact, ...] = ()
     schema: str | None = None
+    decode: Literal["registry"] | None = None
+    decode_key: Literal["registry"] | None = None
+    subject: str | None = None
+    version: Count | None = None
+    message: str | None = None
     trigger: str = "available-now"
 
     def check(self) -> None:
         check_trigger(self.trigger)
+        _check_decoding(self, "")
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
             raise InvalidPipeline("steps: only one compact step is allowed")
 
@@ -177,6 +185,11 @@ class TableSource(Part, frozen=True, kw_only=True):
     topic: str | None = None
     schema: str | None = None
     format: Literal["json", "text", "binary"] = "json"
+    decode: Literal["registry"] | None = None
+    decode_key: Literal["registry"] | None = None
+    subject: str | None = None
+    version: Count | None = None
+    message: str | None = None
     malformed: Literal["keep", "drop", "fail"] = "keep"
     watermark: Watermark | None = None
     start: Literal["earliest", "latest"] = "earliest"
@@ -186,6 +199,9 @@ class TableSource(Part, frozen=True, kw_only=True):
     def check(self, place: str) -> None:
         if self.schema is not None and self.format != "json":
             raise InvalidPipeline(f"{place}: a schema is for JSON values only, not for {self.format}")
+        if self.decode is not None and self.format != "json":
+            raise InvalidPipeline(f"{place}: decode and format exclude each other")
+        _check_decoding(self, f"{place}: ")
 
 
 class View(Part, frozen=True, kw_only=True):
@@ -329,6 +345,37 @@ def check_trigger(trigger: str) -> None:
             raise InvalidPipeline(f"trigger: {error}, nor {ONCE} or {AVAILABLE_NOW}") from None
 
 
+class Decoded(Protocol):
+    """What can be decoded by the schema registry."""
+
+    @property
+    def schema(self) -> str | None: ...
+
+    @property
+    def decode(self) -> Literal["registry"] | None: ...
+
+    @property
+    def decode_key(self) -> Literal["registry"] | None: ...
+
+    @property
+    def subject(self) -> str | None: ...
+
+    @property
+    def version(self) -> int | None: ...
+
+    @property
+    def message(self) -> str | None: ...
+
+
+def _check_decoding(decoded: Decoded, place: str) -> None:
+    if decoded.decode is not None and decoded.schema is not None:
+        raise InvalidPipeline(f"{place}decode and schema exclude each other")
+    if decoded.decode is None:
+        for name in ("subject", "version", "message"):
+            if getattr(decoded, name) is not None:
+                raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
 def _check_duration(place: str, text: str) -> None:
     try:
         parse_duration(text)
@@ -421,7 +468,7 @@ def _parse(path: Path, text: str) -> object:
             import yaml
         except ModuleNotFoundError:
             raise InvalidPipeline(
-                "YAML needs the package pyyaml: `pip install 'alpacamq[spark]'`; or write it in TOML"
+                "YAML needs the package pyyaml: `pip install pyyaml`; or write it in TOML"
             ) from None
         try:
             return _Plain().of(yaml.safe_load(text))

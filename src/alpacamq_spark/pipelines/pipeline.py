@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from alpacamq.client.connect import Tls
+from alpacamq.client.connect import Tls, parse_address
+from alpacamq.client.http.connection import DEFAULT_PORT as DEFAULT_HTTP_PORT
 from alpacamq.client.kafka.offsets import committed_offsets, extents
 from alpacamq.client.kafka.topics import list_topics
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
 
@@ -60,6 +62,8 @@ class Pipeline:
     directory: Path
     broker: str
     access: BrokerAccess = ANYONE
+    # The HTTP API of the broker, as HOST:PORT or URL, if it is known.
+    http: str | None = None
 
     def place(self, written: str) -> str:
         """Make a path in the file absolute."""
@@ -70,9 +74,21 @@ class Pipeline:
     def checkpoint_place(self) -> str:
         return self.place(self.definition.checkpoint or f"{_CHECKPOINTS}/{self.name}")
 
-    def at(self, broker: str) -> "Pipeline":
-        """Return the pipeline with another broker."""
-        return replace(self, broker=broker)
+    def at(self, broker: str, http: str | None = None) -> "Pipeline":
+        """Return the pipeline with another broker; `http` is the address of its HTTP API."""
+        return replace(self, broker=broker, http=http)
+
+    @property
+    def registry(self) -> str:
+        """The address of the schema registry: that of the file, or that of the broker's HTTP API."""
+        if self.definition.registry is not None:
+            return self.definition.registry
+        http = self.http
+        if http is None:
+            host = parse_address(self.broker.partition(",")[0]).host
+            http = str(Address(host, DEFAULT_HTTP_PORT))
+        scheme = "http" if self.access.tls is None else "https"
+        return f"{http.rstrip('/') if '://' in http else f'{scheme}://{http}'}/schemas"
 
     def using(self, access: BrokerAccess) -> "Pipeline":
         """Return the pipeline with another user, or other TLS files."""
@@ -138,6 +154,7 @@ class Pipeline:
             kind=self.definition.kind,
             broker=self.broker,
             access=self.access,
+            registry=self.registry,
             spark=spark,
             checkpoint=Checkpoint(self.checkpoint_place, spark),
             place=self.place,

@@ -143,6 +143,8 @@ class PipelineRun:
     # Turns a path in the file, relative to it, into one that Spark understands.
     place: Callable[[str], str]
     access: BrokerAccess = ANYONE
+    # The address of the schema registry.
+    registry: str = ""
     listener: ProgressListener = field(default_factory=ProgressListener)
     interruption: Interruption = field(default_factory=Interruption)
 

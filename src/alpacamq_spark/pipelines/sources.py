@@ -13,6 +13,7 @@ from alpacamq_spark.read.subscription import Subscription, read_subscription
 
 from .archive.table import read_archive
 from .errors import InvalidPipeline
+from .registry import RegistryColumns
 from .run import ANYONE, BrokerAccess, PipelineRun
 from .timestamps import format_timestamp
 
@@ -81,16 +82,19 @@ def check_topics(broker: str, source: Topics, access: BrokerAccess = ANYONE) -> 
         matching_topics(cluster, source)
 
 
-def read_stream(run: PipelineRun, source: Topics, options: Mapping[str, str]) -> "DataFrame":
-    """Read a stream of records with headers; progress is visible in the consumer group."""
+def read_stream(
+    run: PipelineRun, source: Topics, options: Mapping[str, str], columns: RegistryColumns | None = None
+) -> "DataFrame":
+    """Read a stream of records with headers and decoded columns; its consumer group shows the progress."""
     reader = run.spark.readStream.format(FORMAT).options(
         **run.servers(),
         **subscription_options(source),
         includeHeaders="true",
         groupId=run.group,
         **options,
+        **(columns.options if columns else {}),
     )
-    return reader.load()
+    return (reader.schema(columns.schema()) if columns else reader).load()
 
 
 def read_topics(run: PipelineRun, source: Topics, options: Mapping[str, str] | None = None) -> "DataFrame":

@@ -4,12 +4,17 @@ A topic is a table whose columns are the fields of its JSON values; other parts 
 whose names begin with an underscore.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from alpacamq.registry.framing import Part
+from alpacamq_spark.options import DECODED
 
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
+from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, read_stream, stream_options
 from .storage import storage_at
@@ -36,6 +41,7 @@ _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "delive
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
+_REGISTRY_TYPES = "registry-types.json"
 
 
 def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> RunResult:
@@ -87,9 +93,17 @@ def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) ->
     options = stream_options(
         start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
     )
-    records = read_stream(run, Named((topic,)), options)
-    frame = records.selectExpr("value", *(f"{what} AS {column}" for column, what in META.items()))
-    match source.format:
+    columns = _registry_columns(name, topic, source, run)
+    records = read_stream(run, Named((topic,)), options, columns)
+    meta = META if source.decode_key is None else {**META, "_key": DECODED[Part.KEY]}
+    decoded_value = [] if source.decode is None else [DECODED[Part.VALUE]]
+    frame = records.selectExpr(
+        "value", *decoded_value, *(f"{what} AS {column}" for column, what in meta.items())
+    )
+    match source.decode or source.format:
+        case "registry":
+            assert columns is not None
+            frame = _typed(frame, columns, source.malformed, name)
         case "json":
             schema = (
                 inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
@@ -110,18 +124,57 @@ def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) ->
     return frame
 
 
+def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineRun) -> RegistryColumns | None:
+    """Return the columns of a table that the registry describes, and store them for later runs."""
+    if not decoded_parts(source):
+        return None
+    stored = run.checkpoint.recall(_REGISTRY_TYPES, dict[str, dict[Part, str]]) or {}
+    known = {part: parse_type(text) for part, text in stored.get(name, {}).items()}
+    columns = registry_columns(run, (topic,), source, known)
+    stored[name] = {part: type_text(kind) for part, kind in columns.types.items()}
+    run.checkpoint.remember(_REGISTRY_TYPES, stored)
+    return columns
+
+
+def _typed(frame: "DataFrame", columns: RegistryColumns, malformed: str, table: str) -> "DataFrame":
+    """Turn decoded values into columns."""
+    from pyspark.sql import functions as f
+
+    data = DECODED[Part.VALUE]
+    names = columns.types[Part.VALUE].fieldNames()
+    _check_names(names, table)
+    is_malformed = f.col(data).isNull() & f.col("value").isNotNull()
+    if malformed == "drop":
+        frame = frame.where(~is_malformed)
+    if malformed == "fail":
+        said = f.concat(
+            f.lit(f"the value of {table} at partition "),
+            f.col("_partition").cast("string"),
+            f.lit(", offset "),
+            f.col("_offset").cast("string"),
+            f.lit(" cannot be decoded by the schema registry"),
+        )
+        checked = f.when(is_malformed, f.raise_error(said).cast(columns.types[Part.VALUE]))
+        frame = frame.withColumn(data, checked.otherwise(f.col(data)))
+    return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *META)
+
+
 def _json(frame: "DataFrame", schema: "StructType", malformed: str, table: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    if taken := sorted({*META, MALFORMED} & set(schema.fieldNames())):
-        raise InvalidPipeline(
-            f"sources.{table}: values must not have the field {taken[0]}, which is reserved"
-        )
+    _check_names(schema.fieldNames(), table)
     frame = frame.withColumn("value", decoded(f.col("value"), schema, malformed))
     if malformed == "drop":
         frame = frame.where(f.col("value").isNull() | f.col(f"value.{MALFORMED}").isNull())
     fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
     return frame.select(*fields, *META)
+
+
+def _check_names(names: Sequence[str], table: str) -> None:
+    if taken := sorted({*META, MALFORMED} & set(names)):
+        raise InvalidPipeline(
+            f"sources.{table}: values must not have the field {taken[0]}, which is reserved"
+        )
 
 
 def _claim(place: str, run: PipelineRun) -> None:

@@ -10,8 +10,9 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Extent, extents, offsets_at
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
-from alpacamq_spark.options import ReadOptions
+from alpacamq_spark.options import DECODED, ReadOptions
 
+from .decoded import read_decoding
 from .predicates import Predicates
 from .ranges import OffsetRange, split
 from .reader import read_range
@@ -23,7 +24,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = wanted_columns(schema)
+        self._columns = wanted_columns(schema, [DECODED[part] for part in options.decode])
+        self._decoding = read_decoding(options, schema)
         self.predicates = Predicates()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -49,6 +51,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             fail_on_data_loss=self._options.fail_on_data_loss,
             login=self._options.login,
             tls=self._options.tls,
+            decoding=self._decoding,
             timestamp_ms=self.predicates.timestamp_ms,
         )
 

@@ -7,11 +7,14 @@ from one record length to the next.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from alpacamq.client.connect import Tls
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
@@ -27,10 +30,14 @@ from alpacamq.model.ports import Buffer
 from alpacamq.model.records import UNPACKED_LIMIT_BYTES
 from alpacamq_spark.arrays import array, binary_scalar, flags
 from alpacamq_spark.errors import DataLost, ReadStalled
+from alpacamq_spark.options import DECODED
 from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
 
 from .predicates import EVERY_NUMBER, Interval
 from .ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from alpacamq_spark.decoding.values import Decoding, PartDecoder
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -308,11 +315,17 @@ class Decoder:
     """Decodes batches of one partition into Arrow batches of the requested columns."""
 
     def __init__(
-        self, wanted: OffsetRange, columns: Sequence[str], timestamp_ms: Interval = EVERY_NUMBER
+        self,
+        wanted: OffsetRange,
+        columns: Sequence[str],
+        timestamp_ms: Interval = EVERY_NUMBER,
+        parts: "Mapping[str, PartDecoder] | None" = None,
     ) -> None:
         self._wanted = wanted
         self._timestamp_ms = timestamp_ms
-        self._schema = pa.schema([COLUMNS.field(name) for name in columns])
+        self._columns = columns
+        # The decoders of columns that are decoded by the schema registry.
+        self._parts = parts or {}
 
     def decode(self, batches: Sequence[Unpacked]) -> pa.RecordBatch:
         """Decode the records in the requested range, in order. Raises CorruptBatch."""
@@ -324,8 +337,13 @@ class Decoder:
             kept &= (fields.timestamp_ms >= times.low) & (fields.timestamp_ms < times.high)
         if not kept.all():
             fields = fields.only(kept)
-        arrays = [_BUILDERS[name](raw, fields, self._wanted) for name in self._schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        arrays = [
+            _decoded(raw, fields, self._parts[name])
+            if name in self._parts
+            else _BUILDERS[name](raw, fields, self._wanted)
+            for name in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
 
 
 def _copied(raw: bytes, spans: Spans) -> pa.Array:
@@ -353,6 +371,22 @@ def _headers(raw: bytes, fields: Fields, _wanted: OffsetRange) -> pa.Array:
     return pa.ListArray.from_arrays(
         array(edges, pa.int32()), entries, type=HEADERS, mask=flags(fields.header_count == 0)
     )
+
+
+def _decoded(raw: bytes, fields: Fields, decoder: "PartDecoder") -> pa.Array:
+    """Decode a part of every record, by the schema that its prefix or its header names."""
+    headers: list[bytes | None] | None = None
+    if fields.header_count.any():
+        found = find_headers(raw, fields)
+        is_name = pc.equal(_copied(raw, found.key), binary_scalar(decoder.part.header.encode()))
+        named = np.flatnonzero(is_name.to_numpy(zero_copy_only=False))
+        if named.size:
+            records = np.repeat(np.arange(len(fields.header_count)), fields.header_count)[named]
+            headers = [None] * len(fields.header_count)
+            # The last header of a name is the one that counts.
+            for record, name in zip(records, _copied(raw, found.value.only(named)).to_pylist(), strict=True):
+                headers[record] = name
+    return decoder.decode(_copied(raw, getattr(fields, decoder.part)), headers)
 
 
 def _timestamps(timestamps_ms: Ints) -> pa.Array:
@@ -392,12 +426,21 @@ def read_range(
     login: Login | None,
     tls: Tls | None = None,
     timestamp_ms: Interval = EVERY_NUMBER,
+    decoding: "Decoding | None" = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read everything in the range that is visible with this isolation, as Arrow batches."""
-    decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
     size = records = 0
-    with Cluster(*servers, login=login, tls=tls) as cluster:
+    with Cluster(*servers, login=login, tls=tls) as cluster, ExitStack() as stack:
+        parts: dict[str, PartDecoder] = {}
+        if decoding is not None:
+            from alpacamq_spark.decoding.registry import Registry
+            from alpacamq_spark.decoding.values import part_decoders
+
+            registry = stack.enter_context(Registry(decoding.access))
+            found = part_decoders(decoding, registry, wanted.partition.topic)
+            parts = {DECODED[part]: decoder for part, decoder in found.items()}
+        decoder = Decoder(wanted, columns, timestamp_ms, parts)
         source = _RangeFetcher(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)

@@ -1,8 +1,11 @@
 """The columns of a read, named as in Spark's Kafka source."""
 
+from collections.abc import Collection, Mapping
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -26,16 +29,20 @@ _FIELDS = {
 }
 
 
-def source_schema(*, include_headers: bool) -> StructType:
+def source_schema(*, include_headers: bool, decoded: Mapping[str, DataType] | None = None) -> StructType:
     """Return the schema with all columns."""
-    return StructType(
-        [StructField(name, kind) for name, kind in _FIELDS.items() if include_headers or name != "headers"]
-    )
+    own = {name: kind for name, kind in _FIELDS.items() if include_headers or name != "headers"}
+    return StructType([StructField(name, kind) for name, kind in {**own, **(decoded or {})}.items()])
 
 
-def wanted_columns(schema: StructType) -> list[str]:
-    """Return the columns that a schema selects. Raises InvalidColumns. Fewer columns read faster."""
+def wanted_columns(schema: StructType, decoded: Collection[str] = ()) -> list[str]:
+    """Return the columns that a schema selects. Raises InvalidColumns. Fewer columns read faster.
+
+    `decoded` are columns of decoded parts, which may have any type.
+    """
     for field in schema.fields:
+        if field.name in decoded:
+            continue
         kind = _FIELDS.get(field.name)
         if kind is None:
             raise InvalidColumns(f"unknown column {field.name!r}; columns are {', '.join(_FIELDS)}")

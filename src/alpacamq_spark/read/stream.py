@@ -16,9 +16,10 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Extent, commit_offsets, extents
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
-from alpacamq_spark.options import ReadOptions
+from alpacamq_spark.options import DECODED, ReadOptions
 from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S, RETRY_TIMEOUT_S, retry
 
+from .decoded import read_decoding
 from .positions import Json, Offsets, from_json, to_json
 from .ranges import OffsetRange, between, limited, split
 from .reader import read_range
@@ -64,7 +65,8 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self._columns = wanted_columns(schema)
+        self._columns = wanted_columns(schema, [DECODED[part] for part in options.decode])
+        self._decoding = read_decoding(options, schema)
         self._committer = OffsetCommitter(options.group_id)
         # Opened on first use: Spark sends copies of this object to tasks.
         self._opened: Cluster | None = None
@@ -95,6 +97,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
             fail_on_data_loss=self.options.fail_on_data_loss,
             login=self.options.login,
             tls=self.options.tls,
+            decoding=self._decoding,
         )
 
     def commit(self, end: Json) -> None:

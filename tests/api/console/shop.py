@@ -1,14 +1,21 @@
 """A small shop on the broker, so that pictures of the console have something to show."""
 
+import json
 import math
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import httpx
+
+from alpacamq.registry.framing import framed
+from alpacamq.registry.languages import parse
+from alpacamq.registry.messages import Source
+from alpacamq.registry.schema import SchemaType
 
 TOPICS = {"orders": 3, "payments": 2, "page-views": 4, "emails": 1, "stock": 1}
 LANES = ("critical", "high", "normal", "normal", "normal", "low", "background")
@@ -41,6 +48,31 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     },
 )
 
+SHIPMENT: tuple[dict[str, Any], ...] = (
+    {"name": "order", "type": "long"},
+    {
+        "name": "parcels",
+        "type": {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": "Parcel",
+                "fields": [{"name": "sku", "type": "string"}, {"name": "grams", "type": "int"}],
+            },
+        },
+    },
+)
+# One more with each version.
+SHIPMENT_ADDED: tuple[dict[str, Any], ...] = (
+    {"name": "express", "type": "boolean", "default": False},
+    {"name": "note", "type": ["null", "string"], "default": None},
+)
+
+
+def _shipment(added: int) -> str:
+    fields = [*SHIPMENT, *SHIPMENT_ADDED[:added]]
+    return json.dumps({"type": "record", "name": "Shipment", "namespace": "shop", "fields": fields})
+
 
 class Shop:
     """Customers, a till, a warehouse; each a client of the HTTP API."""
@@ -63,6 +95,27 @@ class Shop:
             mail = {"to": f"customer-{number}@example.com", "text": "Your order is on its way"}
             self._publish("emails", [{"value": mail, "delay_ms": delay_ms}])
         self._tell(PIPELINES)
+        self._ship()
+
+    def _ship(self) -> None:
+        """Schemas of all languages, and messages with one of them."""
+        self._post("/topics", {"name": "shipments", "partitions": 1})
+        for count in range(len(SHIPMENT_ADDED) + 1):
+            self._register("shipments-value", _shipment(count))
+        self._register("shipments-key", '"string"')
+        self._register("refunds-value", '{"type": "object", "required": ["order"]}', "JSON")
+        customer = 'syntax = "proto3";\nmessage Customer { int64 id = 1; string country = 2; }'
+        self._register("customers-value", customer, "PROTOBUF")
+        latest = self.http.get("/schemas/subjects/shipments-value/versions/latest").json()
+        schema = parse(Source(SchemaType.AVRO, latest["schema"]))
+        for number in range(6):
+            parcels = [{"sku": "tea-01", "grams": 250 + 10 * number}]
+            value = {"order": 1000 + number, "parcels": parcels, "express": number % 2 == 0, "note": None}
+            data = b64encode(framed(latest["id"], schema.encode(value))).decode()
+            self._publish("shipments", [{"key": f"customer-{number}", "value_base64": data}])
+
+    def _register(self, subject: str, schema: str, kind: str = "AVRO") -> None:
+        self._post(f"/schemas/subjects/{subject}/versions", {"schema": schema, "schemaType": kind})
 
     def journey(self) -> None:
         """One message: delivered, given back, delivered again, rejected, redriven, and done."""

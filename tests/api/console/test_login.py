@@ -137,3 +137,18 @@ def test_the_console_cannot_be_framed(stranger: Tab, locked: Broker) -> None:
 def test_answers_are_never_taken_for_pages(api: httpx.Client) -> None:
     for path in ("/topics", "/session", "/console/", "/openapi.json", "/missing"):
         assert api.get(path).headers["x-content-type-options"] == "nosniff", path
+
+
+def test_a_schema_is_registered_after_the_login(stranger: Tab, api: httpx.Client, topic: str) -> None:
+    stranger.open("/schema-check")
+    log_in(stranger, *ADMIN)
+    expect(stranger.heading).to_have_text("New schema")
+    stranger.page.get_by_label("Subject", exact=True).fill(f"{topic}-value")
+    stranger.page.get_by_label("Schema", exact=True).fill('"int"')
+    # Another tab has logged in again: the page has the token of a session that has ended.
+    stranger.page.evaluate(
+        "import('./api.js').then(({ session }) => { session.csrfToken = 'that of another session'; })"
+    )
+    stranger.button("Register").click()
+    expect(stranger.page.locator(".done")).to_contain_text("Registered with id")
+    assert api.get(f"/schemas/subjects/{topic}-value/versions").json() == [1]

@@ -1,12 +1,15 @@
 """Every page of the console shows correct data."""
 
+import json
 import re
 from collections.abc import Mapping
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from confluent_kafka import Consumer
+from playwright.sync_api import Route, expect
 
+from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .browsing import Tab
@@ -176,6 +179,50 @@ def test_an_unknown_topic_is_reported(tab: Tab) -> None:
         expect(tab.page.locator(".refused")).to_contain_text("no-such-topic")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/topics/no-such-topic",
+        "/messages/no-such-topic",
+        "/queues/no-such-group/no-such-topic",
+        "/dead-letters/no-such-topic",
+        "/delayed?topic=no-such-topic",
+    ],
+)
+def test_a_page_of_something_that_does_not_exist_has_no_buttons(tab: Tab, place: str) -> None:
+    with tab.expecting("404"):
+        tab.open(place)
+        expect(tab.page.locator(".refused")).to_be_visible()
+        actions = tab.page.locator(".heading .actions").locator("a, button")
+        expect(actions.filter(visible=True)).to_have_count(0)
+
+
+def test_a_page_of_something_that_exists_has_its_buttons(tab: Tab, made: str) -> None:
+    tab.open("/topics/{}", made)
+    expect(tab.link("Browse")).to_be_visible()
+    expect(tab.link("Produce")).to_be_visible()
+
+
+def test_series_that_the_broker_does_not_keep_are_counted(tab: Tab, made: str) -> None:
+    def omitting(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "omitted": 1234})
+
+    tab.page.route("**/history?*", omitting)
+    tab.open("/")
+    expect(tab.page.locator("main")).to_contain_text("the busiest topics only: 1,234 more have none")
+    tab.page.unroute_all(behavior="wait")
+
+
+def test_the_partitions_of_members_of_a_classic_group_are_shown(tab: Tab, broker: Broker, made: str) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": made, "group.protocol": "classic"})
+    consumer.subscribe([made])
+    eventually(lambda: consumer.poll(0.1) is not None or consumer.assignment())
+    tab.open("/groups/{}", made)
+    expect(tab.row(f"{made} 0, 1")).to_be_visible()
+    consumer.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_follow_the_system_and_the_switch(tab: Tab, scheme: str) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
@@ -202,9 +249,14 @@ def test_no_page_is_wider_than_a_phone(tab: Tab, http: httpx.Client, made: str) 
     http.get(
         f"/groups/{made}/poll", params={"topic": made, "wait_ms": 0, "start": "earliest"}
     ).raise_for_status()
+    for number in (1, 2):
+        schema = json.dumps({"type": "string", "title": long, "description": f"{long}{number}"})
+        body = {"schema": schema, "schemaType": "JSON"}
+        http.post(f"/schemas/subjects/{long}/versions", json=body).raise_for_status()
     tab.page.set_viewport_size({"width": 360, "height": 740})
     places = ["/", "/topics", "/messages", "/produce", "/groups", "/queues", "/delayed", "/pipelines"]
-    places += ["/cluster"]
+    places += ["/cluster", "/schemas", f"/schemas/{long}", f"/schemas/{long}?version=2&against=1"]
+    places += [f"/schema-check?subject={long}"]
     places += [f"/topics/{made}", f"/messages/{made}", f"/groups/{made}", f"/queues/{made}/{made}"]
     places += [f"/delayed?topic={made}"]
     for place in places:

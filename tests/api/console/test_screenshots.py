@@ -50,6 +50,13 @@ PICTURES = (
     Picture(name="trace-dark", place=f"/traces/{TRACE}", scheme="dark", size=TALL, scale=1),
     Picture(name="produce", place="/produce?topic=orders"),
     Picture(name="pipelines-dark", place="/pipelines", scheme="dark"),
+    Picture(name="schema", place="/schemas/shipments-value?version=3&against=1"),
+    Picture(
+        name="decoded",
+        place="/messages/shipments?partition=0&by=offset&at=0&open=0/2",
+        click="parcels",
+        size=(1200, 680),
+    ),
     Picture(name="phone", place="/", size=PHONE),
     Picture(name="phone-messages", place="/messages/orders?partition=0", size=PHONE, scheme="dark"),
 )

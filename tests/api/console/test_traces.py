@@ -33,6 +33,19 @@ def test_a_message_is_followed_from_the_browser_to_its_journey(
     expect(tab.page.locator(".journey")).to_contain_text("<b>broken</b>")
 
 
+def test_a_look_at_a_message_is_shown_apart_from_its_journey(tab: Tab, http: httpx.Client, made: str) -> None:
+    trace_id = TRACE[::-1]
+    message = {"value": "seen", "partition": 0, "headers": {"traceparent": f"00-{trace_id}-{'b' * 16}-01"}}
+    http.post(f"/topics/{made}/messages", json=message).raise_for_status()
+    tab.open("/messages/{}", made)
+    expect(tab.page.locator(".messages summary")).to_have_count(1)
+    tab.open(f"/traces/{trace_id}")
+    apart = tab.page.locator(".card").filter(has_text="Reads without a group")
+    expect(apart.locator("tbody tr")).to_have_count(1)
+    steps = tab.page.locator(".journey .what > b").all_inner_texts()
+    assert steps == ["publish.received", "publish.partitioned", "publish.persisted"]
+
+
 def test_a_trace_is_opened_by_its_id_or_reported_as_unknown(tab: Tab) -> None:
     tab.open("/traces")
     with tab.expecting("404"):

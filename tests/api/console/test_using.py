@@ -56,6 +56,7 @@ def test_a_topic_is_found_opened_and_read_by_keyboard_alone(tab: Tab, http: http
     expect(tab.page.get_by_role("option", name=made).first).to_be_visible()
     keyboard.press("Enter")
     expect(tab.heading).to_have_text(made)
+    expect(tab.page.get_by_text("Browse", exact=True)).to_be_visible()  # once the topic is known
     for _ in range(10):
         keyboard.press("Tab")
         if focused(tab) == "Browse":
@@ -129,6 +130,9 @@ def test_an_unreachable_broker_is_reported_until_it_is_back(browser: Browser, ow
     tab = Tab(context.new_page(), f"http://{own_broker.http_address}")
     url = f"http://{own_broker.http_address}"
     httpx.post(f"{url}/topics", json={"name": "before", "partitions": 1}).raise_for_status()
+    overview = context.new_page()
+    overview.goto(f"{url}/console/#/")
+    expect(overview.locator(".heading .badge")).to_have_text("healthy")
     tab.open("/topics")
     expect(tab.row("before")).to_be_visible()
     banner = tab.page.locator("#banner")
@@ -137,10 +141,12 @@ def test_an_unreachable_broker_is_reported_until_it_is_back(browser: Browser, ow
         own_broker.kill()
         expect(banner).to_contain_text("is unreachable")
         expect(tab.page.locator("#pulse")).to_have_text("offline")
+        expect(overview.locator(".heading .badge")).to_have_text("unknown")
         expect(tab.row("before")).to_be_visible()
         own_broker.start()
         httpx.post(f"{url}/topics", json={"name": "after", "partitions": 1}).raise_for_status()
         expect(banner).to_be_hidden()
         expect(tab.row("after")).to_be_visible()
+        expect(overview.locator(".heading .badge")).to_have_text("healthy")
     context.close()
     assert tab.errors == []

@@ -10,7 +10,12 @@ import httpx
 import psutil
 import pytest
 from confluent_kafka import Producer
+from cryptography import x509
 
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.connection import Login
+from alpacamq.client.kafka.quotas import EntityPart, set_quotas
 from alpacamq.protocol.messages.cluster import ApiVersionsRequest
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -33,6 +38,9 @@ READERS = 3
 
 class Listeners:
     """A broker with a plain listener and one with TLS."""
+
+    # Of the HTTP API with TLS, if there is one.
+    web = ""
 
     def __init__(self, root: Path, settings: str = "mechanisms = ['SCRAM-SHA-512']\n") -> None:
         self.authority = Authority(root / "certificates")
@@ -125,7 +133,11 @@ def certified(tmp_path: Path) -> Iterator[Listeners]:
     users.write_text("admin:of-admin\n")
     users.chmod(0o600)
     security = f"authentication = true\nacls = true\nsuper_users = ['User:admin']\nusers_file = '{users}'\n"
-    listeners = Listeners(tmp_path, f"client_certificates = 'required'\n[security]\n{security}")
+    (port,) = free_ports(1)
+    web = f"[listeners.web]\napi = 'http'\nlisten = '127.0.0.1:{port}'\ntls = true\n"
+    required = "client_certificates = 'required'\n"
+    listeners = Listeners(tmp_path, f"{required}{web}{required}[security]\n{security}")
+    listeners.web = f"https://localhost:{port}"
     try:
         listeners.broker.start()
         yield listeners
@@ -166,6 +178,54 @@ def test_the_limits_of_a_tenant_hold_for_clients_with_certificates(certified: Li
         http.post("/admin/tenants/acme/disable", json={"reason": "ended"}).raise_for_status()
         assert not is_served(connected())
         certified.broker.errors.wait_for("the tenant is disabled: ended", within_s=DEADLINE_S)
+
+
+def test_a_client_with_a_certificate_creates_keys_that_end_with_it(certified: Listeners) -> None:
+    day_ms = 24 * 3600 * 1000
+    alice = certified.authority.client("alice", valid_days=30)
+    certificate = x509.load_pem_x509_certificate(alice.certificate.read_bytes())
+    expires_ms = int(certificate.not_valid_after_utc.timestamp() * 1000)
+    with httpx.Client(base_url=certified.web, verify=client_context(certified.authority, alice)) as http:
+        created = http.post("/keys", json={}).json()
+        assert abs(created["expires"] - expires_ms) < 10
+        assert http.post("/keys", json={"expires_in_ms": day_ms}).status_code == 201
+        assert http.post("/keys", json={"expires_in_ms": 31 * day_ms}).status_code == 403
+        # A key that is replaced has a new end.
+        assert http.post(f"/keys/{created['id']}/rotate", json={}).status_code == 403
+
+
+def test_a_flood_of_an_address_beyond_its_quota_costs_no_handshakes(certified: Listeners) -> None:
+    elsewhere = "127.0.0.9"
+    context = client_context(certified.authority, certified.authority.client("alice"))
+    with (
+        httpx.Client(base_url=f"http://{certified.broker.http_address}", auth=("admin", "of-admin")) as http,
+        ExitStack() as wires,
+    ):
+
+        def failed_handshakes() -> str:
+            lines = http.get("/metrics").text.splitlines()
+            (line,) = [
+                each for each in lines if each.startswith('alpacamq_tls_failed_handshakes_total{door="kafka"')
+            ]
+            return line
+
+        login = Login(user="admin", password="of-admin")  # noqa: S106 - of the test
+        with Cluster(parse_address(certified.broker.address), login=login) as cluster:
+            set_quotas(cluster, (EntityPart("ip", elsewhere),), {"connection_count": 2})
+        for _ in range(2):
+            wire = wires.enter_context(wired(certified.tls, elsewhere, context=context))
+            assert wire.ask(ApiVersionsRequest()).error_code == 0
+        before = failed_handshakes()
+        for _ in range(20):
+            with (
+                socket.create_connection(certified.tls, DEADLINE_S, (elsewhere, 0)) as flood,
+                pytest.raises(OSError),  # noqa: PT011 - closed with or without a reset
+                context.wrap_socket(flood, server_hostname="localhost"),
+            ):
+                pass
+        assert failed_handshakes() == before
+        other = wires.enter_context(wired(certified.tls, context=context))
+        assert other.ask(ApiVersionsRequest()).error_code == 0
 
 
 def test_clients_of_another_protocol_are_closed_with_a_reason_in_the_log(listeners: Listeners) -> None:

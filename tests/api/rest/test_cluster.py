@@ -13,13 +13,15 @@ def test_the_addresses_of_all_apis_are_returned(http: httpx.Client, broker: Brok
         "kafka": broker.address,
         "http": broker.http_address,
         "sqs": broker.sqs_address,
+        "registry": broker.registry_address,
     }
     assert told["version"] == __version__
     assert told["cluster_id"] == http.get("/version").json()["cluster_id"]
 
 
 def test_clients_get_the_advertised_address(new_broker: NewBroker) -> None:
-    config = '[kafka]\nadvertised = "broker.example:19092"\n[sqs]\nenabled = false\n'
+    disabled = "[sqs]\nenabled = false\n[registry]\nenabled = false\n"
+    config = f'[kafka]\nadvertised = "broker.example:19092"\n{disabled}'
     broker = new_broker(config=config).start()
     told = httpx.get(f"http://{broker.http_address}/cluster").json()
     assert told["doors"] == {"kafka": "broker.example:19092", "http": broker.http_address}

@@ -39,6 +39,13 @@ def test_a_path_with_nothing_at_it_is_not_found(http: httpx.Client, path: str) -
     assert http.get(path).json()["type"] == "urn:alpacamq:problem:unknown-path"
 
 
+def test_stats_count_the_groups_that_are_listed(http: httpx.Client, made: str) -> None:
+    http.get("/groups/only-a-queue/poll", params={"topic": made, "wait_ms": 0}).raise_for_status()
+    groups = {each["group"] for each in http.get("/groups", params={"limit": 10_000}).json()["groups"]}
+    assert "only-a-queue" in groups
+    assert http.get("/stats").json()["groups"] == len(groups)
+
+
 def test_stats_count_topics_and_messages(http: httpx.Client, made: str) -> None:
     before = http.get("/stats").json()
     http.post(f"/topics/{made}/messages", json={"value": "x"}).raise_for_status()

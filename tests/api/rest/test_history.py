@@ -31,6 +31,13 @@ def test_published_messages_and_lag_appear_in_the_history(http: httpx.Client, ma
     assert shown(http, topic="no-such-topic")("published") == []
 
 
+def test_a_deleted_topic_leaves_the_history(http: httpx.Client, made: str) -> None:
+    http.post(f"/topics/{made}/messages", json={"messages": [{"value": 1}]}).raise_for_status()
+    eventually(lambda: shown(http, topic=made)("published"))
+    http.delete(f"/topics/{made}").raise_for_status()
+    eventually(lambda: not http.get("/history", params={"topic": made}).raise_for_status().json()["series"])
+
+
 def test_invalid_parameters_are_refused(http: httpx.Client) -> None:
     refused(http.get("/history", params={"points": SLOTS + 1}), 400, "invalid-input")
     refused(http.get("/history", params={"after": "0.5"}), 400, "invalid-input")

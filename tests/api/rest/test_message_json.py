@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.api.rest.handlers.polling import CURSOR_PATTERN, read_cursor, write_cursor
-from alpacamq.api.rest.message_json import NewMessage, Values, stored_message
+from alpacamq.api.rest.message_json import NewMessage, Values, read_message
 from alpacamq.model.durations import parse_duration
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record
@@ -36,7 +36,7 @@ def sent_again(message: Any) -> bytes:
 def test_read_messages_can_be_published_unchanged(
     key: bytes | None, value: bytes | None, headers: tuple[Header, ...], values: Values
 ) -> None:
-    read = stored_message(0, Record(7, 1000, key, value, headers), values)
+    read = read_message(0, Record(7, 1000, key, value, headers), values)
     again = decoder.decode(sent_again(read)).to_message(now_ms=0)
     assert (again.key, again.value, again.headers, again.timestamp_ms) == (key, value, headers, 1000)
 
@@ -51,13 +51,13 @@ def test_any_json_is_stored_so_that_it_can_be_read_back(value: Any) -> None:
     else:
         assert stored is not None
         assert json.loads(stored) == value
-        read = stored_message(0, Record(0, 0, None, stored), Values.JSON)
+        read = read_message(0, Record(0, 0, None, stored), Values.JSON)
         assert json.loads(msgspec.json.encode(read))["value"] == value
 
 
 @given(st.binary(max_size=40))
 def test_no_bytes_break_reading_as_json(value: bytes) -> None:
-    read = json.loads(msgspec.json.encode(stored_message(0, Record(0, 0, None, value), Values.JSON)))
+    read = json.loads(msgspec.json.encode(read_message(0, Record(0, 0, None, value), Values.JSON)))
     assert ("value" in read) != ("value_base64" in read)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from alpacamq.api.http.messages import Request, Response
-from alpacamq.api.rest.app import RestApi, Router
+from alpacamq.api.rest.app import Endpoint, RestApi
 from alpacamq.api.rest.rights import IN_HANDLERS, OPEN, RIGHTS, Right, key_of
 from alpacamq.api.rest.route import Call
+from alpacamq.api.rest.router import Router
 from alpacamq.api.rest.table import ROUTES
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
@@ -125,6 +126,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "POST /admin/tenants/{tenant}/activate": ("/admin/tenants/shop/activate", "", None),
     "GET /admin/tenants/{tenant}/topics": ("/admin/tenants/shop/topics", "", None),
     "GET /admin/tenants/{tenant}/usage": ("/admin/tenants/shop/usage", "", None),
+    "GET /admin/tenants/{tenant}/stats": ("/admin/tenants/shop/stats", "", None),
     "PUT /admin/tenants/{tenant}/principals/{principal}": (
         "/admin/tenants/shop/principals/User:eve",
         "",
@@ -192,7 +194,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
 
 
 def names(api: Api, right: Right, method: str, path: str, query: str, body: Any) -> Iterable[str]:
-    endpoint, in_path = Router(ROUTES).match(method, path)
+    endpoint, in_path = Router(map(Endpoint, ROUTES)).match(method, path)
     request = Request(method, path, query, {}, b"" if body is None else json.dumps(body).encode(), "")
     parameters = endpoint.arguments.parameters(in_path, request)
     call: Call[Any, Any] = Call(api.rest._backend, request, parameters, endpoint.arguments.body(request))

@@ -18,8 +18,11 @@ from alpacamq.api.rest.tenancy import kind_of
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.publishing import Message, Published
-from alpacamq.model.errors import CoordinatorUnavailable
+from alpacamq.coordinator.messages import JoinRequest, Protocol
+from alpacamq.coordinator.share.config import ConfigureGroupRequest
+from alpacamq.model.errors import CoordinatorUnavailable, GroupNotAuthorized
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.names import id_of
 from alpacamq.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
@@ -46,6 +49,8 @@ NOT_NAMES_OF_TYPES = {
     ("DelayedQuery", "after"),  # a number
     ("DelayedMessages", "next"),
     ("HistoryQuery", "after"),  # a timestamp
+    ("MessageSchema", "subject"),  # translated where it is looked up, as the text of the error
+    ("DecodedContent", "error"),
     ("TraceStep", "name"),  # of the step
     ("TracesQuery", "cursor"),
     ("TraceSearch", "cursor"),
@@ -280,6 +285,61 @@ async def test_an_operator_names_topics_of_tenants_with_the_tenant(api: Api) -> 
     await ask(api, ADMIN, "DELETE /admin/tenants/crimson", status=403)
 
 
+async def test_a_group_created_while_its_tenant_is_deleted_does_not_survive_it(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request passes the checks of the API before the deletion, and reaches its coordinator during it."""
+    broker = api.broker
+    late = JoinRequest(
+        group=id_of(RED, "team"),
+        protocol_type="consumer",
+        protocols=(Protocol(name="range", metadata=b""),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+    )
+    joined: list[BaseException] = []
+    names_in_use = broker.groups.names_in_use
+
+    async def and_then_join(applied: int) -> set[str]:
+        found = await names_in_use(applied)
+        if applied:  # the last look before the deletion
+            with pytest.raises(GroupNotAuthorized) as refused:
+                await broker.groups.ask(late)
+            joined.append(refused.value)
+        return found
+
+    monkeypatch.setattr(broker.groups, "names_in_use", and_then_join)
+    await ask(api, ADMIN, f"DELETE /admin/tenants/{RED}", status=204)
+    assert [str(each) for each in joined] == ["the tenant is disabled: it is being deleted"]
+    with pytest.raises(GroupNotAuthorized, match="deleted"):
+        await broker.groups.ask(late)
+    await ask(api, ADMIN, "POST /admin/tenants", body={"id": RED}, status=201)
+    usage = await ask(api, ADMIN, f"GET /admin/tenants/{RED}/usage")
+    assert usage["groups"] == 0
+
+
+async def test_a_group_created_just_before_the_deletion_keeps_its_tenant(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = api.broker
+    names_in_use = broker.groups.names_in_use
+
+    async def create_then_look(applied: int) -> set[str]:
+        found = await names_in_use(applied)
+        if not applied:
+            configured = ConfigureGroupRequest(
+                group=id_of(RED, "team"), overrides={"share.auto.offset.reset": "earliest"}
+            )
+            await broker.groups.ask(configured)
+        return found
+
+    monkeypatch.setattr(broker.groups, "names_in_use", create_then_look)
+    refused = await ask(api, ADMIN, f"DELETE /admin/tenants/{RED}", status=403)
+    assert "'team'" in refused["detail"]
+    tenant = await ask(api, ADMIN, f"GET /admin/tenants/{RED}")
+    assert (tenant["status"], tenant["reason"]) == ("active", "")
+
+
 async def test_a_suspended_tenant_is_told_why_and_a_disabled_one_cannot_log_in(api: Api) -> None:
     await populate(api, ANNA, "orders", "team", "tx")
     await ask(api, ADMIN, "POST /admin/tenants/crimson/suspend", body={"reason": "invoice 17"})
@@ -303,7 +363,8 @@ async def test_a_long_poll_ends_when_the_tenant_is_suspended(api: Api) -> None:
 
 
 OF_TENANTS = re.compile(
-    r"alpacamq_(topics?|partitions|groups?|queues?|priority|metrics_series_dropped)(_|\b)"
+    r"alpacamq_(topics?|partitions|groups?|queues?|priority|metrics_series_dropped"
+    r"|delayed_messages|transactional_ids|oldest_transaction)(_|\b)"
 )
 
 
@@ -322,6 +383,8 @@ async def test_metrics_are_those_of_the_tenant_under_its_names(api: Api) -> None
     assert 'alpacamq_group_lag{group="team-3",topic="orders"} 1' in shown
     assert 'alpacamq_queue_dead_lettered_total{group="team",topic="orders"} 1' in shown
     assert "alpacamq_topics 2\n" in shown
+    assert 'alpacamq_transactional_ids{state="empty"} 1\n' in shown
+    assert "alpacamq_delayed_messages 1\n" in shown
     for foreign in (SECRET, RED, BLUE, "plain", "__", "\x1f"):
         assert foreign not in shown, foreign
     names = {re.split(r"[ {]", line)[0] for line in shown.splitlines() if not line.startswith("#")}
@@ -330,6 +393,24 @@ async def test_metrics_are_those_of_the_tenant_under_its_names(api: Api) -> None
     of_all = await metrics(api, ADMIN)
     assert f'{{topic="{RED}:{SECRET}"}}' in of_all
     assert 'alpacamq_tenants{status="active"} 2' in of_all
+
+
+async def test_stats_of_a_tenant_are_about_nothing_else(api: Api) -> None:
+    await populate(api, ANNA, "orders", "team", "tx")
+    before = await ask(api, ADMIN, f"GET /admin/tenants/{RED}/stats")
+    for who in (BORIS, ADMIN):
+        await populate(api, who, "orders", "team", "tx")
+    stats = await ask(api, ADMIN, f"GET /admin/tenants/{RED}/stats")
+    assert stats == before
+    assert (stats["delayed"], stats["transactional_ids"], stats["transactions"]) == (1, 1, 0)
+    usage = await ask(api, ADMIN, f"GET /admin/tenants/{RED}/usage")
+    assert {name: stats[name] for name in ("messages", "storage_bytes", "groups")} == {
+        name: usage[name] for name in ("messages", "storage_bytes", "groups")
+    }
+    assert stats["written_total"] >= stats["messages"] > 0
+    assert stats["written_bytes_total"] > 0
+    await ask(api, ANNA, f"GET /admin/tenants/{RED}/stats", status=403)
+    await ask(api, ADMIN, "GET /admin/tenants/nobody/stats", status=404)
 
 
 async def test_metrics_of_a_tenant_need_a_right_in_its_rules(api: Api) -> None:

@@ -73,6 +73,20 @@ def test_a_trace_in_short(http: httpx.Client, made: str) -> None:
     assert each["duration_ms"] == pytest.approx(took / timedelta(milliseconds=1))
 
 
+def test_looking_at_a_message_neither_prolongs_its_trace_nor_acknowledges_it(
+    http: httpx.Client, made: str
+) -> None:
+    trace_id = publish(http, made)
+    (before,) = http.get("/traces", params={"topic": made}).json()["traces"]
+    assert http.get(f"/topics/{made}/messages").json()["messages"]
+    offsets = [{"topic": made, "partition": 0, "offset": 1}]
+    http.post(f"/groups/{made}/offsets", json={"offsets": offsets}).raise_for_status()
+    (after,) = http.get("/traces", params={"topic": made}).json()["traces"]
+    assert (after["status"], after["duration_ms"]) == ("published", before["duration_ms"])
+    names = [each["name"] for each in http.get(f"/traces/{trace_id}").json()["events"]]
+    assert names[3:] == ["consume.fetched"]
+
+
 def test_traces_are_found_by_message_key_and_id(http: httpx.Client, made: str) -> None:
     first, second = publish(http, made, key="alice"), publish(http, made, key="bob")
     assert found(http, "/traces/search", topic=made, partition=0, offset=1) == [second]

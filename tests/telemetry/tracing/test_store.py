@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +153,15 @@ def test_the_last_step_determines_the_status(steps: list[Step], status: Status) 
 def test_reading_the_log_does_not_change_the_status() -> None:
     (summary,) = summarize([event(Step.PERSISTED), event(Step.FETCHED)])
     assert summary.status is Status.PUBLISHED
+
+
+def test_a_read_without_a_group_does_not_prolong_a_trace() -> None:
+    stored, read = event(Step.PERSISTED), event(Step.FETCHED)
+    late = msgspec.structs.replace(read, at_us=stored.at_us + 1000)
+    (summary,) = summarize([stored, late])
+    assert (summary.events, summary.ended_us) == (2, stored.at_us)
+    (summary,) = summarize([stored, msgspec.structs.replace(late, group="kitchen")])
+    assert summary.ended_us == late.at_us
 
 
 def test_memory_is_bounded() -> None:

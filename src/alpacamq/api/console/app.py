@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from alpacamq.api.http.messages import App, Request, Response, problem
 
@@ -29,10 +28,10 @@ class ConsoleFile:
 
 def read_files() -> Mapping[str, ConsoleFile]:
     """Read all files of the console, by path below `/console/`."""
-    return dict(_below(files(__package__) / "static", ""))
+    return dict(_below(Path(__file__).with_name("static"), ""))
 
 
-def _below(directory: Traversable, prefix: str) -> list[tuple[str, ConsoleFile]]:
+def _below(directory: Path, prefix: str) -> list[tuple[str, ConsoleFile]]:
     found: list[tuple[str, ConsoleFile]] = []
     for each in directory.iterdir():
         name = prefix + each.name

@@ -160,7 +160,7 @@ class Login:
 
     def _unnamed(self, request: Request) -> Caller:
         """Return the client of its certificate, or an anonymous one. Raises AuthenticationFailed."""
-        caller = without_credentials(request)
+        caller = without_credentials(request, self._access.remaining_ms(request.principal_expires_ms))
         if request.principal is not None:
             with self._recording(request, "certificate", caller.principal.name):
                 self._access.check_admitted(caller)
@@ -205,9 +205,12 @@ def _set_cookie(name: str, value: str, *, is_secure: bool) -> tuple[str, str]:
     return "Set-Cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def without_credentials(request: Request) -> Caller:
-    """Return the client of a request without credentials: the principal of its certificate, or anonymous."""
-    return Caller(request.principal or ANONYMOUS, host_of(request))
+def without_credentials(request: Request, remaining_ms: int | None = None) -> Caller:
+    """Return the client of a request without credentials: the principal of its certificate, or anonymous.
+
+    `remaining_ms` is how long its certificate is still valid.
+    """
+    return Caller(request.principal or ANONYMOUS, host_of(request), remaining_ms=remaining_ms)
 
 
 def host_of(request: Request) -> str:

@@ -63,6 +63,7 @@ class Request:
         "path",
         "peer",
         "principal",
+        "principal_expires_ms",
         "query_string",
     )
 
@@ -87,9 +88,11 @@ class Request:
         # The connection that it came on, and whether that is closed after the response.
         self.connection: OpenConnection | None = None
         self.is_last = False
-        # Whether it came over TLS, and the principal of the client's certificate, if it has one.
+        # Whether it came over TLS, and the principal of the client's certificate, if it has one, with the
+        # time when that expires.
         self.has_tls = False
         self.principal: Principal | None = None
+        self.principal_expires_ms: int | None = None
         # Whether its listener requires authentication; None if security.authentication decides.
         self.authentication: bool | None = None
         self._query: Mapping[str, list[str]] | None = None

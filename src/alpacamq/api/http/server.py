@@ -9,7 +9,7 @@ otherwise a disconnect would go unnoticed.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from functools import lru_cache, partial
 from http import HTTPStatus
@@ -206,6 +206,7 @@ class Shared:
         self, name: str, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, stats: ListenerStats | None
     ) -> None:
         self.app = app
+        self.refuse: Refuse = Refused.answer
         # None if metrics are disabled.
         self.stats = stats
         self.limits = limits
@@ -257,9 +258,10 @@ class Connection(asyncio.Protocol):
         self._peer = str(Address(self._host, port))
         self._has_tls = transport.get_extra_info("ssl_object") is not None
         self._principal = transport.get_extra_info("principal")
+        self._principal_expires_ms = transport.get_extra_info("principal_expires_ms")
         shared = self._shared
         self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
-        is_within_quota = shared.connection_limit.is_within_quota(self._host)
+        is_within_quota = shared.connection_limit.is_within_quota(self._host, transport)
         if not (is_within_quota and shared.connection_limit.has_place(self._now)):
             self._send(_NO_PLACE if is_within_quota else _OVER_QUOTA, Persistence.CLOSE)
             self._flush()
@@ -409,6 +411,7 @@ class Connection(asyncio.Protocol):
         request.connection = self
         request.has_tls = self._has_tls
         request.principal = self._principal
+        request.principal_expires_ms = self._principal_expires_ms
         request.authentication = self._authentication
         try:
             answer = self._shared.app(request)
@@ -450,7 +453,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, refusal: Refused) -> None:
         log.info("request_refused", peer=self._peer, status=refusal.status, reason=refusal.detail)
-        self._send(refusal.answer(), Persistence.CLOSE)
+        self._send(self._shared.refuse(refusal), Persistence.CLOSE)
         self._linger()
 
     def _linger(self) -> None:
@@ -528,6 +531,8 @@ def remedy_of(section: str) -> str:
     return f"change {section}.listen (--{section} HOST:PORT), or disable this API ({section}.enabled = false)"
 
 
+Refuse = Callable[[Refused], Response]
+
 # Interval of checks for slow and idle connections; a fraction of the shortest timeout.
 _MAX_SWEEP_SECONDS = 1.0
 
@@ -580,7 +585,7 @@ class HttpListener:
             try:
                 for each in self._sockets:
                     factory = partial(Connection, loop, shared, each.settings.authentication)
-                    servers.append(await each.accept(factory))
+                    servers.append(await each.accept(factory, shared.connection_limit))
                 self.listening.set()
                 await self._watch_over(shared)
             finally:
@@ -589,10 +594,14 @@ class HttpListener:
                 for connection in list(shared.connections):
                     connection.shut_down()
 
-    def switch_to(self, app: App, quotas: Quotas | None = None) -> None:
-        """Pass all further requests to another app, and enforce the quotas of connections."""
+    def switch_to(self, app: App, quotas: Quotas | None = None, refuse: Refuse = Refused.answer) -> None:
+        """Pass all further requests to another app, and enforce the quotas of connections.
+
+        `refuse` returns the response to a request that cannot be read.
+        """
         assert self._shared is not None, "not running"
         self._shared.app = app
+        self._shared.refuse = refuse
         if quotas is not None:
             self._shared.connection_limit.enforce(quotas)
 

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 
 from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
 from alpacamq.broker.access import Caller
-from alpacamq.broker.quotas import ClientLimits, Quotas
+from alpacamq.broker.quotas import ClientLimits, Quotas, TrafficLimit
 from alpacamq.model.address import Address, client_host
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
@@ -117,7 +117,7 @@ LAST_RESPONSE_SECONDS = 0.3
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
 # Small requests are charged for their time together, when it adds up to this; for what they write at the end
 # of the turn.
-CHARGED_SECONDS = 0.0002
+CHARGED_SECONDS = 0.001
 # How soon a throttled connection learns that quotas have changed.
 MUTE_CHECK_SECONDS = 5.0
 
@@ -158,6 +158,21 @@ class Requests(Protocol):
     def end_turn(self) -> None:
         """Write the appends staged by the requests of the turn."""
         ...
+
+
+class Uncharged:
+    """What small requests have written, or read, and is charged together."""
+
+    __slots__ = ("messages", "size")
+
+    def __init__(self) -> None:
+        self.size = self.messages = 0
+
+    def take(self, limit: TrafficLimit) -> int:
+        """Charge the client for all of it; return how long it has to be throttled, in milliseconds."""
+        size, messages = self.size, self.messages
+        self.size = self.messages = 0
+        return limit.charge(size, messages)
 
 
 class Shared:
@@ -248,7 +263,10 @@ class Connection(asyncio.BufferedProtocol):
         # Since when the client is to be charged for the time of its turn, and for how much of those before.
         self._charged_at = 0.0
         self._uncharged_seconds = 0.0
-        self._uncharged_bytes = self._uncharged_messages = 0
+        # When that is enough to be charged; of a small quota, at once.
+        self._time_due_at = inf
+        self._unwritten = Uncharged()
+        self._unread = Uncharged()
         # When the turn began, or its last request was started.
         self._now = 0.0
         # While it is throttled: the timer that ends it, and when it is over.
@@ -263,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         self.caller = Caller(transport.get_extra_info("principal") or ANONYMOUS, self.peer_host)
         self.peer = f"{host}:{port}"
         limit = self._shared.connection_limit
-        if not (limit.is_within_quota(self.peer_host) and limit.has_place(self._active_at)):
+        if not (limit.is_within_quota(self.peer_host, transport) and limit.has_place(self._active_at)):
             self._refuse()
             return
         try:
@@ -390,8 +408,16 @@ class Connection(asyncio.BufferedProtocol):
         now = self._now if limits.request.grain > CHARGED_SECONDS else monotonic()
         if (seconds := now - self._charged_at) < CHARGED_SECONDS and seconds < limits.request.grain:
             return 0
-        self._charged_at = now
+        self._set_charged(now)
         return limits.request.charge(seconds)
+
+    def _set_charged(self, at: float) -> None:
+        self._charged_at = at
+        limit = None if self.limits is None else self.limits.request
+        if limit is None:
+            self._time_due_at = inf
+        else:
+            self._time_due_at = at + CHARGED_SECONDS if limit.grain > CHARGED_SECONDS else -inf
 
     def charge_produced(
         self, limits: ClientLimits, size: int, messages: int, seconds: float | None = None
@@ -401,32 +427,52 @@ class Connection(asyncio.BufferedProtocol):
         Without `seconds`, the time is that of its turns since it was last charged.
         """
         throttle_ms = 0
-        if seconds is None:
+        if seconds is not None:
+            if limits.request is not None:
+                throttle_ms = limits.request.charge(seconds)
+        elif self._now >= self._time_due_at:
             throttle_ms = self.charge_time()
-        elif limits.request is not None:
-            throttle_ms = limits.request.charge(seconds)
-        if limits.produce is not None:
-            size += self._uncharged_bytes
-            messages += self._uncharged_messages
-            if size < limits.produce.grain_bytes and messages < limits.produce.grain_messages:
-                self._uncharged_bytes, self._uncharged_messages = size, messages
-            else:
-                self._uncharged_bytes = self._uncharged_messages = 0
-                throttle_ms = max(throttle_ms, limits.produce.charge(size, messages))
+        if (produce := limits.produce) is not None:
+            unwritten = self._unwritten
+            unwritten.size += size
+            unwritten.messages += messages
+            if unwritten.size >= produce.grain_bytes or unwritten.messages >= produce.grain_messages:
+                throttle_ms = max(throttle_ms, unwritten.take(produce))
+        if throttle_ms:
+            self.mute(throttle_ms)
+        return throttle_ms
+
+    def charge_fetched(self, limits: ClientLimits, size: int, messages: int) -> int:
+        """Charge the client for a response and its time; return for how long it is throttled."""
+        throttle_ms = self.charge_time() if self._now >= self._time_due_at else 0
+        if (fetch := limits.fetch) is not None:
+            unread = self._unread
+            unread.size += size
+            unread.messages += messages
+            if (
+                unread.size >= fetch.grain_bytes
+                or unread.messages >= fetch.grain_messages
+                or not self._in_turn  # waited for: there may be no turn soon that charges for it
+            ):
+                throttle_ms = max(throttle_ms, unread.take(fetch))
         if throttle_ms:
             self.mute(throttle_ms)
         return throttle_ms
 
     def charge_rest(self) -> None:
-        """Charge the client for what its small requests have written."""
-        size, messages = self._uncharged_bytes, self._uncharged_messages
-        self._uncharged_bytes = self._uncharged_messages = 0
-        if size and self.limits is not None and self.limits.produce is not None:
-            self.mute(self.limits.produce.charge(size, messages))
+        """Charge the client for what its small requests have written and read."""
+        limits = self.limits
+        if limits is not None:
+            for traffic, uncharged in ((limits.produce, self._unwritten), (limits.fetch, self._unread)):
+                if uncharged.size and traffic is not None:
+                    self.mute(uncharged.take(traffic))
 
-    def charge_from_now(self) -> None:
-        """Begin to charge the client for time."""
-        self._charged_at = monotonic()
+    def set_limits(self, limits: ClientLimits | None) -> None:
+        """Charge the client by other quotas from now on."""
+        charged_at = monotonic() if self.limits is None else self._charged_at
+        self.charge_rest()
+        self.limits = limits
+        self._set_charged(charged_at)
 
     def require_authentication(self) -> None:
         """Serve only requests that authenticate the client, and only small ones."""
@@ -575,7 +621,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_turn = True
         if self.limits is not None:
             self._now = monotonic()
-            self._charged_at = self._now - self._uncharged_seconds
+            self._set_charged(self._now - self._uncharged_seconds)
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -791,7 +837,7 @@ class Listener:
             try:
                 for each in self._sockets:
                     factory = partial(Connection, loop, shared, each.settings)
-                    servers.append(await each.accept(factory))
+                    servers.append(await each.accept(factory, shared.connection_limit))
                 self.listening.set()
                 await self._watch_over(shared)
             finally:

@@ -18,6 +18,8 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     TooMuchData: ErrorCode.MESSAGE_TOO_LARGE,
     e.DamagedLog: ErrorCode.CORRUPT_MESSAGE,
     e.InvalidRecord: ErrorCode.INVALID_RECORD,
+    # An error of partitions after which every producer tries again.
+    e.SchemasUnavailable: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     e.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     e.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

@@ -6,12 +6,14 @@ Records are slices of files that go to the socket by sendfile; their bytes are n
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.quotas import ClientLimits
 from alpacamq.broker.readable import Readable
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
@@ -285,9 +287,18 @@ class PendingFetch:
             found = []
         room = self._call.max_bytes
         slices = 0
-        refusals: dict[bytes, AlpacaError | None] | None = None if self._limited is None else {}
+        refusals: dict[bytes, AlpacaError | None] = {}
+        allowed: AbstractSet[bytes] | None = None
+        if self._limited is not None:
+            # Topics that it was allowed to read before, and still is.
+            by_id = self._header.api_version >= TOPIC_IDS_FROM
+            allowed = self._readable.kept_for(self._limited, by_id=by_id)
         for topic, wanted in list(self._wanted()):
-            if refusals is not None and (refusal := self._refusal(topic, refusals)) is not None:
+            if (
+                allowed is not None
+                and topic not in allowed
+                and (refusal := self._refusal(topic, refusals)) is not None
+            ):
                 part = Found(topic, PartitionFetched(wanted.partition, code_of(refusal)), None)
             else:
                 part = self._read(topic, wanted, room, first=slices == 0)
@@ -302,13 +313,17 @@ class PendingFetch:
         """Return the error of a topic that the client must not read; `known` are those found before."""
         if topic not in known:
             assert self._limited is not None
-            if (readable := self._connection.readable) is None:
-                broker = self._broker
-                readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
-                self._connection.readable = readable
             by_id = self._header.api_version >= TOPIC_IDS_FROM
-            known[topic] = readable.refusal(self._limited, topic, by_id=by_id)
+            known[topic] = self._readable.refusal(self._limited, topic, by_id=by_id)
         return known[topic]
+
+    @property
+    def _readable(self) -> AllowedTopics:
+        if (readable := self._connection.readable) is None:
+            broker = self._broker
+            readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
+            self._connection.readable = readable
+        return readable
 
     def _without_refused(self, part: Found, known: dict[bytes, AlpacaError | None]) -> Found:
         """Return an error without records if the client lost the right to the topic meanwhile."""
@@ -417,7 +432,7 @@ class PendingFetch:
         pieces = yield from encode_fetch_response_in_slices(
             self._header.api_version,
             self._header.correlation_id,
-            0 if self._connection.limits is None else self._charge(news),
+            0 if (limits := self._connection.limits) is None else self._charge(limits, news),
             0,
             NO_SESSION if session is None else session.id,
             topics,
@@ -428,23 +443,17 @@ class PendingFetch:
         slices = [part.records for part in news if part.records is not None]
         return woven(pieces, slices)
 
-    def _charge(self, sent: list[Found]) -> int:
+    def _charge(self, limits: ClientLimits, sent: list[Found]) -> int:
         """Count bytes and messages of a response, and throttle the connection; return for how long.
 
         Messages are counted by offsets: records are sent from the file, and not looked at.
         """
-        throttle_ms = self._connection.charge_time()
-        limits = self._connection.limits
-        if limits is not None and limits.fetch is not None:
-            size = messages = 0
-            for part in sent:
-                size += part.fetched.records_bytes
-                if part.records is not None:
-                    messages += part.records.next_offset - part.offset
-            throttle_ms = max(throttle_ms, limits.fetch.charge(size, messages))
-        if throttle_ms:
-            self._connection.mute(throttle_ms)
-        return throttle_ms
+        size = messages = 0
+        for _, _, records, _, offset in sent:
+            if records is not None:
+                size += records.length
+                messages += records.next_offset - offset
+        return self._connection.charge_fetched(limits, size, messages)
 
     def _count(self, part: Found) -> None:
         _, fetched, records, partition, offset = part

@@ -63,13 +63,18 @@ class AllowedTopics:
     def kept(self) -> int:
         return len(self._keys)
 
+    def kept_for(self, caller: Caller, *, by_id: bool) -> set[bytes]:
+        """Return the names or ids of topics that the client may use now without another decision."""
+        epoch = self._access.epoch
+        if caller is not self._caller or epoch != self._epoch or by_id is not self._by_id:
+            self._keys.clear()
+            self._caller, self._epoch, self._by_id = caller, epoch, by_id
+        return self._keys
+
     def refusal(self, caller: Caller, key: bytes, *, by_id: bool) -> AlpacaError | None:
         """Return the error of a topic that the client must not use; see `topic_refusal`."""
-        access, keys = self._access, self._keys
-        if caller is not self._caller or access.epoch != self._epoch or by_id is not self._by_id:
-            keys.clear()
-            self._caller, self._epoch, self._by_id = caller, access.epoch, by_id
-        elif key in keys:
+        access, keys = self._access, self.kept_for(caller, by_id=by_id)
+        if key in keys:
             return None
         refusal = topic_refusal(access, caller, self._operation, key, self._topics, by_id=by_id)
         if refusal is None and access.may_keep(self._operation):

@@ -1,13 +1,14 @@
 """Produce: appends batches to partitions, and acknowledges them once they are durable.
 
 Records are not decoded here. Batches of a topic that requires decoding (compacted, with a compression
-type of its own, or with delays) are handled in a thread, and the first batch of a transaction in a
-partition waits for the coordinator. Both hold their connection meanwhile, so that batches keep their
+type of its own, with schemas, or with delays) are handled elsewhere, and the first batch of a transaction in
+a partition waits for the coordinator. Both hold their connection meanwhile, so that batches keep their
 order.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -98,6 +99,7 @@ DEFERRED_AT_ONCE = 200
 ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
+_NONE: AbstractSet[bytes] = frozenset()
 _ZSTD_FROM = 7
 _RECORD_ERRORS_FROM = 8
 _ABORTABLE_FROM = 11
@@ -442,6 +444,7 @@ class ProduceRequests:
         topics = self._broker.topics
         find = topics.find
         is_limited = self._broker.access.limits(connection.caller)
+        allowed = self._allowed(connection, header, call, tenant) if is_limited else _NONE
         # Added to names; ids are those of the topics of all tenants.
         prefix = b""
         if tenant is not None and header.api_version < TOPIC_IDS_FROM:
@@ -450,7 +453,11 @@ class ProduceRequests:
             entries = pending.topic(sent)
             key = prefix + sent if prefix else sent
             yield
-            if is_limited and (refusal := self._refusal(connection, header, call, key, tenant)) is not None:
+            if (
+                is_limited
+                and key not in allowed
+                and (refusal := self._refusal(connection, header, call, key, tenant)) is not None
+            ):
                 for index, _ in partitions:
                     entries.append(refused(index, refusal))
                     yield
@@ -470,6 +477,7 @@ class ProduceRequests:
                     joins = _joins_transaction(call, partition, batch)
                     if (
                         joins
+                        or partition.config.checks_schemas
                         or needs_unpacking(partition.config, batch)
                         or (partition.config.message_delays and may_hold_delays(data, batch))
                     ):
@@ -494,6 +502,15 @@ class ProduceRequests:
                 append = Append(data, batch, pending.done, trace, pending.awaits, call.timeout_ms)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
+
+    def _allowed(
+        self, connection: "Connection", header: RequestHeader, call: ProduceCall, tenant: str | None
+    ) -> AbstractSet[bytes]:
+        """Return the topics for which nothing has to be decided."""
+        writable = connection.writable
+        if writable is None or tenant is not None or call.transactional_id is not None:
+            return _NONE
+        return writable.kept_for(connection.caller, by_id=header.api_version >= TOPIC_IDS_FROM)
 
     def _refusal(
         self,
@@ -548,6 +565,8 @@ class ProduceRequests:
     async def _append_deferred(
         self, pending: PendingProduce, version: int, call: ProduceCall, deferred: Sequence[Deferred]
     ) -> None:
+        if any(entry.partition.config.checks_schemas for entry in deferred):
+            deferred = await self._checked_by_schema(deferred)
         ready = [entry for entry in deferred if await self._unpack(entry, pending.client_id)]
         refusals = await self._refusals(version, call, ready)
         # No await between the confirmation by the coordinator and the append.
@@ -564,6 +583,22 @@ class ProduceRequests:
             entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()
+
+    async def _checked_by_schema(self, deferred: Sequence[Deferred]) -> Sequence[Deferred]:
+        """Return the batches whose records the schemas of their topics allow, checked together."""
+        results = await asyncio.gather(*map(self._is_allowed_by_schema, deferred))
+        return [entry for entry, is_allowed in zip(deferred, results, strict=True) if is_allowed]
+
+    async def _is_allowed_by_schema(self, entry: Deferred) -> bool:
+        partition = entry.partition
+        if entry.refusal is not None or not partition.config.checks_schemas:
+            return True
+        try:
+            await self._broker.schema_checks.check_batch(partition, entry.data, entry.header)
+        except AlpacaError as error:
+            entry.entries[entry.at] = refused(partition.identity.partition, error)
+            return False
+        return True
 
     async def _unpack(self, entry: Deferred, client_id: str | None) -> bool:
         """Validate the records of a batch if its topic requires it; return False if they are refused."""

@@ -240,11 +240,7 @@ class KafkaRequests:
 
     def _find_limits(self, connection: Connection, client_id: str | None) -> None:
         """Set the quotas of a connection; they are kept as long as they and its client are the same."""
-        if connection.limits is None:
-            connection.charge_from_now()
-        else:
-            connection.charge_rest()
-        connection.limits = self._quotas.of(connection.caller, client_id)
+        connection.set_limits(self._quotas.of(connection.caller, client_id))
         if self._quotas.limits_connections and connection.received_at < connection.admitted_until:
             try:
                 self._quotas.check_connection(connection, connection.caller.name)

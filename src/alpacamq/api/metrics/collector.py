@@ -23,11 +23,11 @@ from alpacamq.broker.peers.link import LinkState
 from alpacamq.broker.remote.status import count_partitions, follower_lags
 from alpacamq.broker.slices import in_slices
 from alpacamq.coordinator.groups import GroupStats
-from alpacamq.coordinator.transactions.transaction import ListTransactions
+from alpacamq.coordinator.transactions.transaction import ListTransactions, Transaction
 from alpacamq.model.batch import HEADER_BYTES, read_header
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.names import id_of, topic_of
-from alpacamq.model.topics import TRANSACTIONS_TOPIC
+from alpacamq.model.topics import DELAYS_TOPIC, TRANSACTIONS_TOPIC
 from alpacamq.queues.messages import DescribeReply, QueueId
 from alpacamq.security.tenants import TenantStatus
 from alpacamq.telemetry import metrics_catalogue as m
@@ -268,6 +268,8 @@ class _Counts(NamedTuple):
     fetched: int = 0
     fetched_bytes: int = 0
     skipped_batches: int = 0
+    schema_checked: int = 0
+    schema_refused: int = 0
 
 
 _TOPIC_LEVELS = (m.TOPIC_PARTITIONS, m.TOPIC_SIZE, m.TOPIC_MESSAGES, m.TOPIC_DAMAGED)
@@ -278,6 +280,8 @@ _TOPIC_COUNTS = (
     m.TOPIC_FETCHED,
     m.TOPIC_FETCHED_BYTES,
     m.TOPIC_SKIPPED,
+    m.TOPIC_SCHEMA_CHECKED,
+    m.TOPIC_SCHEMA_REFUSED,
 )
 
 
@@ -286,6 +290,7 @@ class TopicCollector:
 
     def __init__(self, broker: Broker, limit: int, scope: Scope) -> None:
         self._topics = broker.topics
+        self._schema_checks = broker.schema_checks
         self._scope = scope
         self._selection: Selection[str] = Selection(limit)
         self._remainder: Remainder[str] = Remainder(len(_Counts()))
@@ -321,6 +326,7 @@ class TopicCollector:
             # jump otherwise.
             replicas = self._topics.replicas_of(name)
             partitions = list(self._topics.ready_partitions_of(name).values())
+            by_schema = self._schema_checks.topics.get(name)
             found[name] = (
                 _Levels(
                     partitions=len(partitions),
@@ -335,6 +341,8 @@ class TopicCollector:
                     fetched=sum(each.fetched_messages for each in replicas),
                     fetched_bytes=sum(each.fetched_bytes for each in replicas),
                     skipped_batches=sum(each.skipped_batches for each in replicas),
+                    schema_checked=0 if by_schema is None else by_schema.checked,
+                    schema_refused=0 if by_schema is None else by_schema.refused,
                 ),
             )
             looked_at += len(replicas)
@@ -531,6 +539,10 @@ async def collect_delays(text: Exposition, broker: Broker) -> None:
     text.histograms(m.DELAYED_LATE, [((), broker.delays.late_seconds)])
 
 
+async def collect_schema_checks(text: Exposition, broker: Broker) -> None:
+    text.histograms(m.SCHEMA_CHECKS, [((), broker.schema_checks.seconds)])
+
+
 async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.add(
         m.TRANSACTIONS_ENDED,
@@ -543,11 +555,29 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
         found = await broker.transactions.find_here(ListTransactions())
+    _add_transactions(text, broker, found)
+
+
+def _add_transactions(text: Exposition, broker: Broker, found: list[Transaction]) -> None:
     stats = stats_of(found)
     text.add(m.TRANSACTIONAL_IDS, {(state,): count for state, count in stats.by_state.items()})
     now_ms = broker.clock.now_ms()
     oldest_ms = now_ms if stats.oldest_started is None else stats.oldest_started
     text.one(m.OLDEST_TRANSACTION, max(now_ms - oldest_ms, 0) / 1000)
+
+
+async def collect_in_progress(text: Exposition, broker: Broker, scope: Scope) -> None:
+    """Delayed messages and transactions of a tenant; what has ended is counted for all tenants together."""
+    pending = 0
+    if DELAYS_TOPIC in broker.topics.image.topics:
+        for name in [each for each in broker.topics.image.topics if scope.has_topic(each)]:
+            with suppress(UnknownTopic):  # deleted meanwhile
+                pending += (await broker.delays.local_stats_of(name)).pending
+    text.one(m.DELAYED, pending)
+    found: list[Transaction] = []
+    if TRANSACTIONS_TOPIC in broker.topics.image.topics:
+        found = await broker.transactions.find_here(ListTransactions())
+    _add_transactions(text, broker, [each for each in found if scope.has_group(each.transactional_id)])
 
 
 class NamedCollectors:
@@ -588,7 +618,7 @@ class Collector:
             requests.collect(text, self._metrics, self._traffic)
             await asyncio.sleep(0)
             await self._named.collect(text)
-            for part in (collect_cluster, collect_delays, collect_transactions):
+            for part in (collect_cluster, collect_delays, collect_schema_checks, collect_transactions):
                 # An unavailable part is left out: the others are useful without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)
@@ -596,7 +626,7 @@ class Collector:
             return text.encode()
 
     async def text_of_tenant(self, tenant: str) -> bytes:
-        """Return the metrics of a tenant's topics, groups and queues, under the names that it uses."""
+        """Return the metrics of what a tenant has, under the names that it uses."""
         async with self._collecting:
             if (named := self._of_tenants.get(tenant)) is None:
                 named = self._of_tenants[tenant] = NamedCollectors(self._broker, self._metrics.limits, tenant)
@@ -605,4 +635,6 @@ class Collector:
             self._of_tenants.move_to_end(tenant)
             text = Exposition()
             await named.collect(text)
+            with suppress(AlpacaError):
+                await collect_in_progress(text, self._broker, Scope(tenant))
             return text.encode()

@@ -52,6 +52,7 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     text.add(m.SENT_BYTES, {(name,): listener.sent_bytes for name, listener in listeners.items()})
     _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, listeners["kafka"])
     _requests(text, m.SQS_SECONDS, m.SQS_ERRORS, listeners["sqs"])
+    _requests(text, m.REGISTRY_SECONDS, m.REGISTRY_ERRORS, listeners["registry"])
     _requests(text, m.FORWARDED_SECONDS, m.FORWARDED_ERRORS, metrics.forwarded)
     text.histograms(
         m.HTTP_SECONDS,

@@ -1,19 +1,17 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from alpacamq.api.http import throttling
-from alpacamq.api.http.hosts import foreign_page
 from alpacamq.api.http.login import AUTHORIZATION
 from alpacamq.api.http.messages import Refused, Request, Response
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
@@ -28,15 +26,12 @@ from . import rights, tenancy
 from .backend import Backend
 from .errors import (
     LINE_END,
-    CrossOrigin,
     CsrfTokenMissing,
     InvalidInput,
-    MethodNotAllowed,
-    UnknownPath,
-    UnsupportedMediaType,
     refusal,
 )
 from .route import AnyRoute, Call, Nothing
+from .router import Router, check_media_type, check_origin
 from .table import ROUTES
 
 if TYPE_CHECKING:
@@ -57,8 +52,6 @@ _PLACED = re.compile(r"^(.*?) - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"^Object missing required field `(.*)`$")
-# curl's default content type; the body must be JSON nevertheless.
-_CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 
 class Arguments:
@@ -94,7 +87,7 @@ class Arguments:
         """Parse the body; a missing one is an empty object."""
         if self._body is Nothing:
             return _NOTHING
-        _check_media_type(request.headers)
+        check_media_type(request.headers)
         try:
             try:
                 return self._decode(request.body or b"{}")
@@ -156,15 +149,6 @@ def _pointer_step(name: str) -> str:
 
 
 _NOTHING = Nothing()
-
-
-def _check_media_type(headers: Mapping[str, str]) -> None:
-    if (given := headers.get("content-type")) is None:
-        return
-    media_type = given.partition(";")[0].strip().lower()
-    is_json = media_type == "application/json" or media_type.endswith("+json")
-    if not is_json and media_type != _CURL_DEFAULT:
-        raise UnsupportedMediaType(f"the content type must be application/json, not {media_type}")
 
 
 def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) -> InvalidInput:
@@ -238,93 +222,6 @@ class Endpoint:
         self.topics = tuple(right.names for right in self.rights if right.kind is ResourceType.TOPIC)
 
 
-class Match(NamedTuple):
-    """An endpoint and the parameters in the path."""
-
-    endpoint: Endpoint
-    values: dict[str, str]
-
-
-class _Node:
-    __slots__ = ("children", "endpoints", "parameter")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.endpoints: dict[str, Endpoint] = {}
-
-
-class Router:
-    """Every route, by path and method."""
-
-    def __init__(self, routes: Iterable[AnyRoute]) -> None:
-        self._root = _Node()
-        for route in routes:
-            node = self._root
-            for part in route.path.split("/")[1:]:
-                if part.startswith("{"):
-                    node.parameter = node.parameter or _Node()
-                    node = node.parameter
-                else:
-                    node = node.children.setdefault(part, _Node())
-            assert route.method not in node.endpoints, f"two routes for {route.method} {route.path}"
-            node.endpoints[route.method] = endpoint = Endpoint(route)
-            if route.method == "GET" and not route.has_effects:
-                node.endpoints["HEAD"] = endpoint
-
-    def match(self, method: str, path: str) -> Match:
-        """Return the endpoint for a request; raise UnknownPath or MethodNotAllowed."""
-        node = self._root
-        segments: list[str] = []
-        for part in path.split("/")[1:]:
-            if (child := node.children.get(part)) is not None:
-                node = child
-            elif node.parameter is not None and part:
-                segments.append(part)
-                node = node.parameter
-            else:
-                raise UnknownPath(f"unknown path {path}")
-        if (endpoint := node.endpoints.get(method)) is None:
-            raise _not_served(node, method, path)
-        if not segments:
-            return Match(endpoint, {})
-        return Match(endpoint, dict(zip(endpoint.path_names, map(_decoded, segments), strict=True)))
-
-
-def _decoded(segment: str) -> str:
-    if "%" not in segment:
-        return segment
-    try:
-        return unquote(segment, errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{segment!r} in the path is not percent-encoded UTF-8") from None
-
-
-def _not_served(node: _Node, method: str, path: str) -> UnknownPath | MethodNotAllowed:
-    if not node.endpoints:
-        return UnknownPath(f"unknown path {path}")
-    allowed = ", ".join(sorted(node.endpoints))
-    return MethodNotAllowed(f"{path} allows {allowed}, not {method}", allowed)
-
-
-def check_origin(request: Request, route: AnyRoute) -> None:
-    """Refuse requests of pages of other sites, except links to routes without effects."""
-    page = foreign_page(request)
-    if page is not None and not _is_followed_link(request, route):
-        raise CrossOrigin(f"{page} may not use this broker")
-
-
-def _is_followed_link(request: Request, route: AnyRoute) -> bool:
-    headers = request.headers
-    return (
-        request.method == "GET"
-        and not route.has_effects
-        and "origin" not in headers
-        and headers.get("sec-fetch-mode") == "navigate"
-        and headers.get("sec-fetch-dest") == "document"
-    )
-
-
 _encode = msgspec.json.Encoder().encode
 _NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
 
@@ -337,7 +234,7 @@ class RestApi:
         self._stats: ListenerStats | None = None
         if broker.metrics is not None:
             self._stats = broker.metrics.listeners["http"]
-        self._router = Router(ROUTES)
+        self._router = Router(map(Endpoint, ROUTES))
         self._access = broker.access
         self._audit = broker.audit
         self._metadata = broker.metadata

@@ -18,6 +18,8 @@ from alpacamq.model.pipelines import MAX_NAME_LENGTH, PIPELINES_TOPIC, PipelineP
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX
 
+from .message_decoding import MessageDecoding
+
 MAX_PIPELINES = 1000
 # Pages read per call; the next call continues there.
 _PAGES = 64
@@ -91,6 +93,7 @@ class Backend:
         "addresses",
         "broker",
         "collector",
+        "decoding",
         "login",
         "pipelines",
         "started_ms",
@@ -105,4 +108,5 @@ class Backend:
         self.collector = None if broker.metrics is None else Collector(broker, broker.metrics, self.traffic)
         self.login = Login(broker.access, broker.sessions, broker.cluster_id)
         self.pipelines = PipelineReports(broker)
+        self.decoding = MessageDecoding(broker)
         self.started_ms = broker.clock.now_ms()

@@ -111,6 +111,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.CorruptState: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.DamagedLog: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.InvalidRecord: HTTPStatus.BAD_REQUEST,
+    e.SchemasUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.InvalidTimestamp: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     e.UnsupportedCompression: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -236,6 +237,7 @@ _PASSING = frozenset(
         e.TooManyDelayed,
         e.RateLimited,
         e.UnstableOffsetCommit,
+        e.SchemasUnavailable,
     }
 )
 

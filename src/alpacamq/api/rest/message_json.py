@@ -131,6 +131,30 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     headers: StoredHeaders | UnsetType = UNSET
 
 
+class MessageSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema that a key or value names, as a version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    type: str
+
+
+class DecodedContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A key or value that names a schema: decoded, or with the reason why it is not."""
+
+    schema: MessageSchema | UnsetType = UNSET
+    value: Any | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+class ReadMessage(StoredMessage, frozen=True, kw_only=True):
+    """A message read from a topic; with `decode`, also what its key and value are by their schemas."""
+
+    key_decoded: DecodedContent | UnsetType = UNSET
+    value_decoded: DecodedContent | UnsetType = UNSET
+
+
 class TopicMessage(StoredMessage, frozen=True, kw_only=True):
     """A message read from one of several topics."""
 
@@ -161,8 +185,17 @@ NEW_MESSAGE_RULES: Mapping[str, object] = {
 }
 
 
-def stored_message(partition: int, record: Record, values: Values) -> StoredMessage:
-    return StoredMessage(**_shown(partition, record, values))
+def read_message(
+    partition: int,
+    record: Record,
+    values: Values,
+    *,
+    key_decoded: DecodedContent | UnsetType = UNSET,
+    value_decoded: DecodedContent | UnsetType = UNSET,
+) -> ReadMessage:
+    return ReadMessage(
+        key_decoded=key_decoded, value_decoded=value_decoded, **_shown(partition, record, values)
+    )
 
 
 def topic_message(topic: str, partition: int, record: Record, values: Values) -> TopicMessage:

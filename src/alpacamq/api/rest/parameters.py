@@ -64,6 +64,10 @@ SomeMs = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 # The longest wait of a request.
 WaitMs = Annotated[int, Meta(ge=0, le=30_000, description="how long to wait for the first message")]
 
+Decode = Annotated[
+    bool, Meta(description="add keys and values as they are by the schemas of the registry that they name")
+]
+
 
 class OfTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic."""

@@ -208,6 +208,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "POST /admin/tenants/{tenant}/activate": (_ALTER_CLUSTER,),
     "GET /admin/tenants/{tenant}/topics": (_DESCRIBE_CLUSTER,),
     "GET /admin/tenants/{tenant}/usage": (_DESCRIBE_CLUSTER,),
+    "GET /admin/tenants/{tenant}/stats": (_DESCRIBE_CLUSTER,),
     "PUT /admin/tenants/{tenant}/principals/{principal}": (_ALTER_CLUSTER,),
     "DELETE /admin/tenants/{tenant}/principals/{principal}": (_ALTER_CLUSTER,),
     "GET /session": (),

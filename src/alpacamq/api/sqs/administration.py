@@ -59,7 +59,7 @@ from base64 import b64decode, b64encode
 
 from alpacamq.broker.queue.service import FailureCause, RedriveTask
 
-from .errors import QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND
+from .errors import INVALID_CONTENTS, QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND
 from .requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 from .results import (
     CancelMessageMoveTaskResult,
@@ -318,6 +318,7 @@ class Tags:
 # The codes that AWS has for failed move tasks; a reason follows.
 FAILURE_CODES = {
     FailureCause.TARGET_MISSING: QUEUE_DOES_NOT_EXIST.code,
+    FailureCause.NOT_ALLOWED: INVALID_CONTENTS.code,
     FailureCause.ORIGIN_UNKNOWN: "CouldNotDetermineMessageSource",
 }
 MAX_PER_SECOND = 500

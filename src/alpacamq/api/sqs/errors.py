@@ -93,6 +93,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     TooMuchData: INTERNAL_FAILURE,
     e.DamagedLog: INTERNAL_FAILURE,
     e.InvalidRecord: INVALID_CONTENTS,
+    e.SchemasUnavailable: UNAVAILABLE,
     e.InvalidTimestamp: INVALID_PARAMETER,
     e.BatchTooLarge: INVALID_PARAMETER,
     e.UnsupportedCompression: INTERNAL_FAILURE,

@@ -410,6 +410,10 @@ class Delays:
             return await self._topic_stats(topic)
         return self._counts(await self._logs.pending_counts() if self._logs else [])
 
+    async def local_stats_of(self, topic: str) -> DelayCounts:
+        """Return the same of the messages of one topic whose delay logs are on this broker."""
+        return await self._topic_stats(topic, is_here=True)
+
     async def local_stats(self) -> DelayCounts:
         """Return statistics of the messages whose delay logs are on this broker."""
         return self._counts(
@@ -446,12 +450,13 @@ class Delays:
             return self._logs[number].is_worth_compacting()
         return not partition.is_leading and is_replica_worth_compacting(partition.log)
 
-    async def _topic_stats(self, topic: str) -> DelayCounts:
+    async def _topic_stats(self, topic: str, *, is_here: bool = False) -> DelayCounts:
         by_log = await self._by_log(topic, None)
         topic_id = self._topics.image.topic(topic).id.bytes
         requests = (
             CountDelayed(topic=topic, topic_id=topic_id, partitions=partitions)
-            for partitions in by_log.values()
+            for number, partitions in by_log.items()
+            if not is_here or number in self._logs
         )
         counts = await asyncio.gather(*map(self._logs.ask, requests))
         return DelayCounts(

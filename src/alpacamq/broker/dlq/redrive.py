@@ -8,7 +8,7 @@ the queue of the dead-letter topic moves to another broker. A restart of its own
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
+from alpacamq.broker.schemas.checks import SchemaChecks
 from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import (
     AlpacaError,
@@ -28,6 +29,7 @@ from alpacamq.model.errors import (
     PartitionNotReady,
     PeerUnavailable,
     RequestTimedOut,
+    SchemasUnavailable,
 )
 from alpacamq.model.ids import TopicName
 from alpacamq.model.records import Record
@@ -44,7 +46,7 @@ from alpacamq.queues.messages import (
 )
 from alpacamq.telemetry.logs import get_logger
 
-from .writer import origin
+from .writer import origin, restored
 
 log = get_logger(__name__)
 
@@ -70,6 +72,7 @@ TRANSIENT = (
     PartitionNotReady,
     PeerUnavailable,
     RequestTimedOut,
+    SchemasUnavailable,
 )
 
 
@@ -77,6 +80,7 @@ class FailureCause(Enum):
     """Why a redrive has failed."""
 
     TARGET_MISSING = auto()
+    NOT_ALLOWED = auto()  # by the schemas of the target
     ORIGIN_UNKNOWN = auto()
     OTHER = auto()
 
@@ -149,8 +153,9 @@ class _Moving(NamedTuple):
 class Redrives:
     """The redrives of this broker. `run` owns their tasks."""
 
-    def __init__(self, host: QueueHost, topics: Topics) -> None:
+    def __init__(self, host: QueueHost, topics: Topics, schema_checks: SchemaChecks) -> None:
         self._host = host
+        self._schema_checks = schema_checks
         self._topics = topics
         self._redrives: deque[_Redrive] = deque(maxlen=KEPT_TASKS)
         self._tasks: asyncio.TaskGroup | None = None
@@ -310,6 +315,10 @@ class Redrives:
             records = await self._host.reader.read(
                 queue.topic, [(each.partition, each.offset) for each in leases]
             )
+            due = {
+                place: record for place, record in records.items() if place[1] < redrive.ends.get(place[0], 0)
+            }
+            targets = await self._targets(redrive, due)
         except BaseException:
             self._host.release(queue, leases)
             raise
@@ -322,7 +331,7 @@ class Redrives:
                 newer.append(lease)
             elif record is None:
                 discards.append(lease)
-            elif (target := self._target(redrive, record)) is None:
+            elif (target := targets.get((lease.partition, lease.offset))) is None:
                 redrive.left.append(lease)
             else:
                 moves.append((lease, target))
@@ -336,6 +345,28 @@ class Redrives:
                 redrive.note(FailureCause.OTHER, "too many messages have arrived since the task started")
             return False
         return len(newer) < len(leases)
+
+    async def _targets(
+        self, redrive: _Redrive, records: Mapping[tuple[int, int], Record]
+    ) -> Mapping[tuple[int, int], str]:
+        """Return the targets of dead letters, without those that the schemas of a target refuse."""
+        targets: dict[tuple[int, int], str] = {}
+        by_target: dict[str, list[tuple[int, int]]] = {}
+        for place, record in records.items():
+            if (target := self._target(redrive, record)) is not None:
+                targets[place] = target
+                by_target.setdefault(target, []).append(place)
+        for target, places in by_target.items():
+            topic = self._topics.image.topics.get(TopicName(target))
+            if topic is None or not (config := self._topics.config_of(topic)).checks_schemas:
+                continue
+            restored_records = [restored(records[place], 0) for place in places]
+            contents = [(0, key, value, headers) for _, _, key, value, headers in restored_records]
+            refused = await self._schema_checks.check_messages(target, config, contents)
+            for index, error in refused.items():
+                redrive.note(FailureCause.NOT_ALLOWED, f"topic {target!r} refuses them: {error}")
+                del targets[places[index]]
+        return targets
 
     async def _settle(
         self,

@@ -34,6 +34,7 @@ from alpacamq.model.errors import (
     PartitionNotReady,
     RateLimited,
     RequestTimedOut,
+    SchemasUnavailable,
     TooManyDelayed,
     UnknownTopic,
 )
@@ -277,6 +278,7 @@ NOT_WRITTEN = (
     NotEnoughReplicas,
     PartitionNotReady,
     RateLimited,
+    SchemasUnavailable,
     TooManyDelayed,
     UnknownTopic,
 )

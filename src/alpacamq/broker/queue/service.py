@@ -11,6 +11,7 @@ from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
 from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.remote.redrives import RedriveCalls
+from alpacamq.broker.schemas.checks import SchemaChecks
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
@@ -72,13 +73,18 @@ class Queues:
     """All queues, on any broker."""
 
     def __init__(
-        self, host: QueueHost, topics: Topics, reads: RemoteReads, peers: Peers | None = None
+        self,
+        host: QueueHost,
+        topics: Topics,
+        reads: RemoteReads,
+        schema_checks: SchemaChecks,
+        peers: Peers | None = None,
     ) -> None:
         """`peers` is None for a cluster of this broker only."""
         self._host = host
         self._topics = topics
         self._reads = reads
-        self._redrives = Redrives(host, topics)
+        self._redrives = Redrives(host, topics, schema_checks)
         self._redrive_calls = RedriveCalls(topics, self._redrives, peers)
         # The calls of other brokers that this one answers.
         self.handlers = {**host.views.handlers, **self._redrive_calls.handlers}

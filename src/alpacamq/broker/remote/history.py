@@ -22,11 +22,12 @@ Numbers = list[float | None]
 
 
 class NodeHistory(msgspec.Struct, frozen=True):
-    """Series of one broker with common timestamps."""
+    """Series of one broker with common timestamps; `omitted` of those asked for are not kept."""
 
     times_ms: list[int]
     keys: list[SeriesKey]
     values: list[Numbers]
+    omitted: int = 0
 
 
 class ReadHistory(Request[NodeHistory], frozen=True, kw_only=True, tag="read-history"):
@@ -80,7 +81,8 @@ class RemoteHistory:
     def _own(self, request: ReadHistory) -> NodeHistory:
         keys = [key for key in self._history.series() if request.wants(key)]
         found = self._history.excerpt(keys, request.after_ms, request.points)
-        return NodeHistory(found.times_ms, keys, found.values)
+        omitted = sum(request.wants(key) for key in self._history.omitted)
+        return NodeHistory(found.times_ms, keys, found.values, omitted)
 
     async def _serve(self, request: ReadHistory, _peer: Peer) -> NodeHistory:
         return self._own(request)
@@ -100,7 +102,8 @@ def added_up(own: NodeHistory, others: Sequence[NodeHistory]) -> NodeHistory:
             added = [None if at is None else numbers[at] for at in nearest]
             sums[key] = [_sum(*pair) for pair in zip(sums.get(key, [None] * len(times)), added, strict=True)]
     keys = sorted(sums)
-    return NodeHistory(times, keys, [sums[key] for key in keys])
+    omitted = own.omitted + sum(other.omitted for other in others)
+    return NodeHistory(times, keys, [sums[key] for key in keys], omitted)
 
 
 def _apart_ms(times: Sequence[int]) -> int:

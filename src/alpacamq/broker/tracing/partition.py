@@ -395,11 +395,15 @@ class PartitionTraces:
                 self._record_read(context, offset, at_us, origin)
 
     def read(self, records: Sequence[Record], origin: Origin) -> None:
-        """Record a read of single messages."""
+        """Record a read of single messages. Those without a group are never acknowledged."""
         at_us = now_us()
         for record in records:
-            if (context := self.find(record)) is not None:
+            if (context := self.find(record)) is None:
+                continue
+            if origin.group:
                 self._record_read(context, record.offset, at_us, origin)
+            else:
+                self.record_step(Step.FETCHED, context, record.offset, at_us, origin)
 
     def committed(self, offset: int, origin: Origin) -> None:
         """Record that a group has committed past all messages before an offset."""

@@ -53,13 +53,17 @@ class Problem(AlpacaError):
 
 
 class ProblemAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Problem details as sent (RFC 9457)."""
+    """Problem details as sent (RFC 9457), or an error of a schema registry: a code and a message."""
 
     type: str = ""
     title: str = ""
     detail: str = ""
+    error_code: int | None = None
+    message: str = ""
 
     def problem(self) -> Problem:
+        if self.error_code is not None:
+            return Problem(str(self.error_code), self.message)
         return Problem(self.type.removeprefix(_KIND_PREFIX), self.detail or self.title)
 
 
@@ -104,8 +108,11 @@ class HttpApi:
         *others: Address,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
+        is_broker: bool = True,
     ) -> None:
+        """Set the addresses; without `is_broker` they are those of a schema registry, for example."""
         self._tls = tls
+        self._is_broker = is_broker
         self._credentials = {} if credentials is None else {"Authorization": credentials.header}
         # Of the broker in use.
         self.address = address
@@ -191,6 +198,8 @@ class HttpApi:
         connection = HTTPConnection(str(self.address))
         connection.auto_open = 0
         connection.sock = connect(self.address, self._deadline, named_by=_NAMED_BY, tls=self._tls)
+        if not self._is_broker:
+            return connection
         try:
             self._read(Version, self._exchange(connection, "GET", "/version", None))
         except Problem as problem:
@@ -254,7 +263,7 @@ class HttpApi:
             found = msgspec.json.decode(content, type=ProblemAnswer)
         except msgspec.MsgspecError:
             return self._not_a_broker()
-        if not found.detail and not found.title:
+        if not (found.detail or found.title or found.message):
             return Problem("", f"{self.address} answers {response.status} {response.reason}")
         return found.problem()
 
@@ -265,6 +274,8 @@ class HttpApi:
             raise self._not_a_broker() from error
 
     def _not_a_broker(self) -> Unreachable:
+        if not self._is_broker:
+            return Unreachable(f"the server at {self.address} is not a schema registry")
         return Unreachable(
             f"the server at {self.address} is not the HTTP API of an AlpacaMQ broker; a broker prints "
             f"that address when it starts, beside http; set it with {_NAMED_BY}"

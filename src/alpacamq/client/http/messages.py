@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -109,6 +110,26 @@ def delayed_messages(api: HttpApi, topic: str, partition: int | None = None) -> 
         after = page.next
 
 
+class _DelayTopic(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+
+
+class _DelayTopics(msgspec.Struct, frozen=True, kw_only=True):
+    topics: list[_DelayTopic]
+    next: str | None
+
+
+def all_delayed_messages(api: HttpApi) -> Iterator[DelayedMessage]:
+    """Yield the delayed messages of all topics, by topic, partition and id."""
+    after: str | None = ""
+    while after is not None:
+        page = api.get(("delay", "topics"), _DelayTopics, query={"after": after, "limit": _PAGE})
+        for each in page.topics:
+            with suppress(NotFound):  # deleted meanwhile
+                yield from delayed_messages(api, each.topic)
+        after = page.next
+
+
 class DelayedContent(DelayedMessage, frozen=True, kw_only=True):
     """A delayed message with key and value, in base64 as far as they are not null."""
 
@@ -168,13 +189,13 @@ class DelayedProducer:
         self._waiting: list[dict[str, object]] = []
         self._bytes = 0
 
-    def add(self, key: bytes | None, value: bytes, headers: Sequence[Header] = ()) -> list[Sent]:
+    def add(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> list[Sent]:
         """Add one message; return the results of a batch if one was full."""
         headers = [*self._headers, *headers]
-        size = len(key or b"") + len(value) + sum(len(name) + len(of or b"") for name, of in headers)
+        size = len(key or b"") + len(value or b"") + sum(len(name) + len(of or b"") for name, of in headers)
         is_full = len(self._waiting) >= MAX_BATCH_MESSAGES or self._bytes + size > MAX_BATCH_BYTES
         sent = self.flush() if is_full else []
-        message = {**self._common, "value_base64": _text(value)}
+        message = {**self._common, **({"value": None} if value is None else {"value_base64": _text(value)})}
         if key is not None:
             message["key_base64"] = _text(key)
         if headers:

@@ -185,6 +185,13 @@ def peek(api: HttpApi, queue: QueueName, max_messages: int) -> list[StoredMessag
         return api.get((*queue.path, "messages"), _Peeked, query=query).messages
 
 
+def peek_at_topic(api: HttpApi, topic: str, max_messages: int) -> list[StoredMessage]:
+    """Return the first messages of a topic."""
+    with naming(api, topic=topic):
+        query: Query = {"limit": max_messages, "values": AS_BYTES}
+        return api.get(("topics", topic, "messages"), _Peeked, query=query).messages
+
+
 def describe(api: HttpApi, queue: QueueName) -> QueueDescription:
     with naming(api, topic=queue.topic, group=queue.group):
         return api.get(queue.path, QueueDescription)

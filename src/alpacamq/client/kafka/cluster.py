@@ -5,7 +5,7 @@ Owns the connections, one to each broker in use.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -35,6 +35,16 @@ T = TypeVar("T")
 # Time to wait for an election or a coordinator that is loading its state.
 _RETRY_S = 10.0
 _PAUSE_S = 0.1
+
+
+# Of groups and the like, so that one request takes a broker milliseconds.
+NAMES_PER_REQUEST = 500
+
+
+def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield the names in order, `size` at a time."""
+    for start in range(0, len(names), size):
+        yield names[start : start + size]
 
 
 class Coordinates(IntEnum):
@@ -109,13 +119,23 @@ class Cluster:
     @retry_transient
     def coordinator(self, of: Coordinates, name: str) -> Connection:
         """Return a connection to the coordinator of a group or a transactional id."""
-        answer = self.any_broker().call(
-            FindCoordinatorRequest(key_type=of, coordinator_keys=[name]), FindCoordinatorResponse
-        )
-        about = f"finding the coordinator of {name!r}"
-        found = only(about, answer.coordinators)
-        check(about, found.error_code, found.error_message)
-        return self._advertised(Address(found.host, found.port), found.node_id)
+        [(coordinator, _)] = self.by_coordinator(of, [name])
+        return coordinator
+
+    def by_coordinator(self, of: Coordinates, names: Sequence[str]) -> list[tuple[Connection, list[str]]]:
+        """Group the names of groups or transactional ids by the connection to their coordinator."""
+        coordinated: dict[Connection, list[str]] = defaultdict(list)
+        for some in batched(names, NAMES_PER_REQUEST):
+            answer = self.any_broker().call(
+                FindCoordinatorRequest(key_type=of, coordinator_keys=some), FindCoordinatorResponse
+            )
+            found = {each.key: each for each in answer.coordinators}
+            for name in some:
+                about = f"finding the coordinator of {name!r}"
+                each = only(about, [found[name]] if name in found else [])
+                check(about, each.error_code, each.error_message)
+                coordinated[self._advertised(Address(each.host, each.port), each.node_id)].append(name)
+        return list(coordinated.items())
 
     def metadata(self, names: Sequence[str] | None, *, may_create: bool = False) -> MetadataResponse:
         """Request brokers and topics by name; None for all topics.

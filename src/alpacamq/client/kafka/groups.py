@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from alpacamq.client.errors import NotFound, check, only
+from alpacamq.client.errors import NotFound, Refused, check
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -20,6 +20,7 @@ from alpacamq.protocol.messages.groups import (
     DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    assigned_partitions,
 )
 from alpacamq.protocol.messages.share import (
     DescribedShareGroup,
@@ -33,29 +34,14 @@ from alpacamq.protocol.messages.streams import (
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
 )
-from alpacamq.protocol.notation import Bytes, Int16, Int32, Message, String
-from alpacamq.protocol.schema import decode
 
-from .cluster import Cluster, Coordinates, retry_transient
+from .cluster import NAMES_PER_REQUEST, Cluster, Coordinates, batched, retry_transient
 from .connection import Connection
 from .topics import list_topics
 
 CONSUMER = "consumer"
 SHARE = "share"
 STREAMS = "streams"
-
-
-class _AssignedTopic(Message):
-    topic: String
-    partitions: Sequence[Int32] = []
-
-
-class _Assignment(Message):
-    """Assignment written by a classic group's leader; opaque to the broker."""
-
-    version: Int16
-    topics: Sequence[_AssignedTopic] = []
-    user_data: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +91,53 @@ def list_groups(cluster: Cluster) -> list[GroupSummary]:
 
 def find_group(cluster: Cluster, name: str) -> Group:
     """Describe a group; NotFound if it does not exist."""
+    [group] = find_groups(cluster, [name])
+    return group
+
+
+def find_groups(cluster: Cluster, names: Sequence[str] = ()) -> list[Group]:
+    """Describe groups, by default all; NotFound if one of `names` does not exist."""
     groups = {group.name: group for group in list_groups(cluster)}
-    if name not in groups:
-        raise NotFound("group", name, groups)
+    for name in names:
+        if name not in groups:
+            raise NotFound("group", name, groups)
+    kinds: dict[str, list[str]] = {}
+    for name in names or groups:
+        kinds.setdefault(groups[name].kind, []).append(name)
+    found: dict[str, Group] = {}
+    for kind, theirs in kinds.items():
+        for described in _describe(cluster, kind, theirs):
+            try:
+                check(f"group {described.name!r}", described.error_code, described.error_message)
+            except Refused:
+                # Deleted since it was listed.
+                if names or described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise
+            else:
+                found[described.name] = described.group
+    return [found[name] for name in names or sorted(found)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    name: str
+    error_code: int
+    error_message: str | None
+    group: Group
+
+
+@retry_transient
+def _describe(cluster: Cluster, kind: str, names: Sequence[str]) -> list[_Described]:
     ways = {CONSUMER: _describe_consumer, SHARE: _describe_share, STREAMS: _describe_streams}
-    return ways.get(groups[name].kind, _describe_classic)(cluster, name)
+    describe = ways.get(kind, _describe_classic)
+    found: list[_Described] = []
+    for coordinator, theirs in cluster.by_coordinator(Coordinates.GROUP, names):
+        for some in batched(theirs, NAMES_PER_REQUEST):
+            found += describe(cluster, coordinator, some)
+    for each in found:
+        if each.error_code and (error := Refused(f"group {each.name!r}", each.error_code)).is_transient:
+            raise error
+    return found
 
 
 @retry_transient
@@ -123,20 +151,24 @@ def delete_group(cluster: Cluster, name: str) -> None:
         check(f"deleting group {name!r}", result.error_code)
 
 
-@retry_transient
-def _describe_classic(cluster: Cluster, name: str) -> Group:
-    coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    answer = coordinator.call(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse)
-    described = only(f"group {name!r}", answer.groups)
-    check(f"group {name!r}", described.error_code, described.error_message)
-    return Group(
-        name=name,
-        kind="classic",
-        state=described.group_state,
-        assignor=described.protocol_data,
-        coordinator=_place(coordinator),
-        members=tuple(_classic_member(member) for member in described.members),
-    )
+def _describe_classic(_cluster: Cluster, coordinator: Connection, names: Sequence[str]) -> list[_Described]:
+    answer = coordinator.call(DescribeGroupsRequest(groups=names), DescribeGroupsResponse)
+    return [
+        _Described(
+            name=each.group_id,
+            error_code=each.error_code,
+            error_message=each.error_message,
+            group=Group(
+                name=each.group_id,
+                kind="classic",
+                state=each.group_state,
+                assignor=each.protocol_data,
+                coordinator=_place(coordinator),
+                members=tuple(_classic_member(member) for member in each.members),
+            ),
+        )
+        for each in answer.groups
+    ]
 
 
 def _classic_member(member: DescribedGroupMember) -> Member:
@@ -145,62 +177,59 @@ def _classic_member(member: DescribedGroupMember) -> Member:
         instance=member.group_instance_id,
         client=member.client_id,
         host=member.client_host.removeprefix("/"),
-        partitions=_assigned(member.member_assignment),
-    )
-
-
-def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    try:
-        topics = decode(_Assignment, 0, memoryview(assignment)).topics if assignment else ()
-    except ProtocolError:
-        # Groups of other protocol types have their own format.
-        return ()
-    return tuple(
-        sorted(
-            TopicPartition(TopicName(topic.topic), index) for topic in topics for index in topic.partitions
-        )
-    )
-
-
-@retry_transient
-def _describe_consumer(cluster: Cluster, name: str) -> Group:
-    coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    request = ConsumerGroupDescribeRequest(group_ids=[name])
-    found = coordinator.call(request, ConsumerGroupDescribeResponse).groups
-    return _described(coordinator, CONSUMER, name, only(f"group {name!r}", found))
-
-
-@retry_transient
-def _describe_share(cluster: Cluster, name: str) -> Group:
-    coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    request = ShareGroupDescribeRequest(group_ids=[name])
-    found = coordinator.call(request, ShareGroupDescribeResponse).groups
-    return _described(coordinator, SHARE, name, only(f"group {name!r}", found))
-
-
-@retry_transient
-def _describe_streams(cluster: Cluster, name: str) -> Group:
-    coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    request = StreamsGroupDescribeRequest(group_ids=[name])
-    found = only(f"group {name!r}", coordinator.call(request, StreamsGroupDescribeResponse).groups)
-    check(f"group {name!r}", found.error_code, found.error_message)
-    existing = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
-    return Group(
-        name=name,
-        kind=STREAMS,
-        state=found.group_state,
-        assignor="",
-        coordinator=_place(coordinator),
-        members=tuple(
-            Member(
-                id=member.member_id,
-                instance=member.instance_id,
-                client=member.client_id,
-                host=member.client_host.removeprefix("/"),
-                partitions=tuple(sorted(existing.intersection(_task_partitions(member, found.topology)))),
+        partitions=tuple(
+            sorted(
+                TopicPartition(TopicName(topic), index)
+                for topic, indexes in assigned_partitions(member.member_assignment).items()
+                for index in indexes
             )
-            for member in found.members
         ),
+    )
+
+
+def _describe_consumer(_cluster: Cluster, coordinator: Connection, names: Sequence[str]) -> list[_Described]:
+    request = ConsumerGroupDescribeRequest(group_ids=names)
+    found = coordinator.call(request, ConsumerGroupDescribeResponse).groups
+    return [_described(coordinator, CONSUMER, each) for each in found]
+
+
+def _describe_share(_cluster: Cluster, coordinator: Connection, names: Sequence[str]) -> list[_Described]:
+    request = ShareGroupDescribeRequest(group_ids=names)
+    found = coordinator.call(request, ShareGroupDescribeResponse).groups
+    return [_described(coordinator, SHARE, each) for each in found]
+
+
+def _describe_streams(cluster: Cluster, coordinator: Connection, names: Sequence[str]) -> list[_Described]:
+    request = StreamsGroupDescribeRequest(group_ids=names)
+    answer = coordinator.call(request, StreamsGroupDescribeResponse)
+    existing = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
+    return [
+        _Described(
+            name=found.group_id,
+            error_code=found.error_code,
+            error_message=found.error_message,
+            group=Group(
+                name=found.group_id,
+                kind=STREAMS,
+                state=found.group_state,
+                assignor="",
+                coordinator=_place(coordinator),
+                members=tuple(_streams_member(member, found.topology, existing) for member in found.members),
+            ),
+        )
+        for found in answer.groups
+    ]
+
+
+def _streams_member(
+    member: DescribedStreamsMember, topology: DescribedTopology | None, existing: set[TopicPartition]
+) -> Member:
+    return Member(
+        id=member.member_id,
+        instance=member.instance_id,
+        client=member.client_id,
+        host=member.client_host.removeprefix("/"),
+        partitions=tuple(sorted(existing.intersection(_task_partitions(member, topology)))),
     )
 
 
@@ -219,16 +248,20 @@ def _task_partitions(
 
 
 def _described(
-    coordinator: Connection, kind: str, name: str, group: DescribedConsumerGroup | DescribedShareGroup
-) -> Group:
-    check(f"group {name!r}", group.error_code, group.error_message)
-    return Group(
-        name=name,
-        kind=kind,
-        state=group.group_state,
-        assignor=group.assignor_name,
-        coordinator=_place(coordinator),
-        members=tuple(_consumer(member) for member in group.members),
+    coordinator: Connection, kind: str, group: DescribedConsumerGroup | DescribedShareGroup
+) -> _Described:
+    return _Described(
+        name=group.group_id,
+        error_code=group.error_code,
+        error_message=group.error_message,
+        group=Group(
+            name=group.group_id,
+            kind=kind,
+            state=group.group_state,
+            assignor=group.assignor_name,
+            coordinator=_place(coordinator),
+            members=tuple(_consumer(member) for member in group.members),
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Committed offsets of groups, start offsets of share groups, and offsets of partitions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -21,6 +21,7 @@ from alpacamq.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 from alpacamq.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -38,23 +39,37 @@ from alpacamq.protocol.messages.share import (
     DescribeShareGroupOffsetsResponse,
 )
 
-from .cluster import Cluster, Coordinates, retry_transient
+from .cluster import NAMES_PER_REQUEST, Cluster, Coordinates, batched, retry_transient
+
+
+def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """Return all committed offsets of a group."""
+    return committed_offsets_of(cluster, [group])[group]
 
 
 @retry_transient
-def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """Return all committed offsets of a group."""
-    coordinator = cluster.coordinator(Coordinates.GROUP, group)
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+def committed_offsets_of(cluster: Cluster, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Return all committed offsets of each group."""
+    committed: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
+    for coordinator, theirs in cluster.by_coordinator(Coordinates.GROUP, groups):
+        for some in batched(theirs, NAMES_PER_REQUEST):
+            request = OffsetFetchRequest(
+                groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in some]
+            )
+            for answer in coordinator.call(request, OffsetFetchResponse).groups:
+                committed[answer.group_id] = _committed(answer)
+    return committed
+
+
+def _committed(group: OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
+    check(f"reading the offsets of group {group.group_id!r}", group.error_code)
     committed = {}
-    for answer in coordinator.call(request, OffsetFetchResponse).groups:
-        check(f"reading the offsets of group {group!r}", answer.error_code)
-        for topic in answer.topics:
-            for result in topic.partitions:
-                partition = TopicPartition(TopicName(topic.name), result.partition_index)
-                check(f"reading the offset of group {group!r} in {partition}", result.error_code)
-                if result.committed_offset >= 0:
-                    committed[partition] = result.committed_offset
+    for topic in group.topics:
+        for result in topic.partitions:
+            partition = TopicPartition(TopicName(topic.name), result.partition_index)
+            check(f"reading the offset of group {group.group_id!r} in {partition}", result.error_code)
+            if result.committed_offset >= 0:
+                committed[partition] = result.committed_offset
     return dict(sorted(committed.items()))
 
 
@@ -130,6 +145,11 @@ def extents(
     starts = _ask(cluster, wanted, _EARLIEST, isolation)
     ends = _ask(cluster, wanted, _LATEST, isolation)
     return {partition: Extent(starts[partition], ends[partition]) for partition in wanted}
+
+
+def ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the end of each partition."""
+    return _ask(cluster, list(partitions), _LATEST, Isolation.UNCOMMITTED)
 
 
 def offsets_at(

@@ -239,6 +239,10 @@ class GroupConfigs:
         """Return the groups with overrides."""
         return [*self._overrides]
 
+    def has(self, group: str) -> bool:
+        """Return whether a group has overrides."""
+        return group in self._overrides
+
     def describe(self, request: DescribeGroupConfigRequest) -> GroupConfigReply:
         group = request.group
         if group not in self._overrides:

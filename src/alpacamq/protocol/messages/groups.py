@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.notation import (
     Bool,
     Bytes,
@@ -18,6 +19,7 @@ from alpacamq.protocol.notation import (
     since,
     until,
 )
+from alpacamq.protocol.schema import decode
 
 from .metadata import OPERATIONS_NOT_ASKED_FOR
 
@@ -200,3 +202,25 @@ class DeletableGroupResult(Message):
 class DeleteGroupsResponse(Message, flexible_from=2):
     throttle_time_ms: Int32 = 0
     results: Sequence[DeletableGroupResult] = []
+
+
+class ConsumerAssignmentTopic(Message):
+    topic: String
+    partitions: Sequence[Int32] = []
+
+
+class ConsumerAssignment(Message):
+    """The assignment that the leader of a classic group writes for a consumer; brokers pass it on unread."""
+
+    version: Int16
+    topics: Sequence[ConsumerAssignmentTopic] = []
+    user_data: Bytes | None = None
+
+
+def assigned_partitions(assignment: bytes) -> dict[str, list[int]]:
+    """Return the partitions of a member by topic; none for groups of other protocols than consumers'."""
+    try:
+        topics = decode(ConsumerAssignment, 0, memoryview(assignment)).topics if assignment else ()
+    except ProtocolError:
+        return {}
+    return {each.topic: sorted(each.partitions) for each in sorted(topics, key=lambda each: each.topic)}

@@ -18,19 +18,21 @@ MAX_EMPTY_ITEMS = 1_000_000
 # An IndexError says that the data ends inside the value.
 _Skip: TypeAlias = Callable[[bytes, int, int], int]
 
-_ENDS_EARLY = "data ends inside the value"
-_TOO_DEEP = f"value is nested more than {MAX_DEPTH} deep"
+ENDS_EARLY = "data ends inside the value"
+WRONG_SIZE = "block has another size than its header says"
+TOO_DEEP = f"value is nested more than {MAX_DEPTH} deep"
 
 
-class _Bad(Exception):
+class Bad(Exception):
     """The data is no value of the type. Collects the steps of the path from the inside out."""
 
     def __init__(self, reason: str, *steps: str) -> None:
         self.reason = reason
         self.steps = list(steps)
 
-    def path(self) -> str:
-        return "".join(reversed(self.steps)).removeprefix(".")
+    def mismatch(self) -> Mismatch:
+        """Return what is wrong and where."""
+        return Mismatch(path="".join(reversed(self.steps)).removeprefix("."), message=self.reason)
 
 
 class DataChecker:
@@ -54,10 +56,10 @@ class DataChecker:
         self._empty_items_left = MAX_EMPTY_ITEMS
         try:
             end = self._skip(data, 0, MAX_DEPTH)
-        except _Bad as bad:
-            return Mismatch(path=bad.path(), message=bad.reason)
+        except Bad as bad:
+            return bad.mismatch()
         except IndexError:
-            return Mismatch(path="", message=_ENDS_EARLY)
+            return Mismatch(path="", message=ENDS_EARLY)
         if end != len(data):
             return Mismatch(path="", message=f"{len(data) - end} bytes follow the value")
         return None
@@ -84,16 +86,16 @@ class DataChecker:
 
     def _skip_empty_items(self, data: bytes, position: int, depth: int) -> int:
         if not depth:
-            raise _Bad(_TOO_DEEP)
+            raise Bad(TOO_DEEP)
         while True:
-            count, position, end = _read_block(data, position)
+            count, position, end = read_block(data, position)
             if not count:
                 return position
             self._empty_items_left -= count
             if self._empty_items_left < 0:
-                raise _Bad(f"value has more than {MAX_EMPTY_ITEMS} items without data")
+                raise Bad(f"value has more than {MAX_EMPTY_ITEMS} items without data")
             if position != end >= 0:
-                raise _Bad("block has another size than its header says")
+                raise Bad(WRONG_SIZE)
 
 
 def _skip_null(_data: bytes, position: int, _depth: int) -> int:
@@ -102,17 +104,18 @@ def _skip_null(_data: bytes, position: int, _depth: int) -> int:
 
 def _skip_boolean(data: bytes, position: int, _depth: int) -> int:
     if data[position] > 1:
-        raise _Bad(f"boolean is {data[position]} instead of 0 or 1")
+        raise Bad(f"boolean is {data[position]} instead of 0 or 1")
     return position + 1
 
 
-def _skip_int(data: bytes, position: int, _depth: int) -> int:
+def skip_int(data: bytes, position: int, _depth: int) -> int:
+    """Return the position after an int, or raise Bad if it has more than 32 bits."""
     start = position
     while data[position] > 127:
         position += 1
     # The fifth byte has room for 4 of 32 bits.
     if position - start > 3 and (position - start > 4 or data[position] > 15):
-        raise _Bad("int has more than 32 bits")
+        raise Bad("int has more than 32 bits")
     return position + 1
 
 
@@ -122,11 +125,12 @@ def _skip_long(data: bytes, position: int, _depth: int) -> int:
         position += 1
     # The tenth byte has room for 1 of 64 bits.
     if position - start > 8 and (position - start > 9 or data[position] > 1):
-        raise _Bad("long has more than 64 bits")
+        raise Bad("long has more than 64 bits")
     return position + 1
 
 
-def _read_long(data: bytes, position: int) -> tuple[int, int]:
+def read_long(data: bytes, position: int) -> tuple[int, int]:
+    """Read a long and return it with the position after it."""
     end = _skip_long(data, position, 0)
     value = shift = 0
     for byte in data[position:end]:
@@ -135,12 +139,12 @@ def _read_long(data: bytes, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), end
 
 
-def _read_index(data: bytes, position: int) -> tuple[int, int]:
+def read_index(data: bytes, position: int) -> tuple[int, int]:
     """Read a long that is usually small and not negative."""
     byte = data[position]
     if byte < 128 and not byte & 1:
         return byte >> 1, position + 1
-    return _read_long(data, position)
+    return read_long(data, position)
 
 
 def _skip_bytes(data: bytes, position: int, _depth: int) -> int:
@@ -149,12 +153,12 @@ def _skip_bytes(data: bytes, position: int, _depth: int) -> int:
         length >>= 1
         position += 1
     else:
-        length, position = _read_long(data, position)
+        length, position = read_long(data, position)
         if length < 0:
-            raise _Bad(f"length is {length}")
+            raise Bad(f"length is {length}")
     end = position + length
     if end > len(data):
-        raise _Bad(_ENDS_EARLY)
+        raise Bad(ENDS_EARLY)
     return end
 
 
@@ -164,16 +168,16 @@ def _skip_string(data: bytes, position: int, _depth: int) -> int:
         length >>= 1
         position += 1
     else:
-        length, position = _read_long(data, position)
+        length, position = read_long(data, position)
         if length < 0:
-            raise _Bad(f"length is {length}")
+            raise Bad(f"length is {length}")
     end = position + length
     if end > len(data):
-        raise _Bad(_ENDS_EARLY)
+        raise Bad(ENDS_EARLY)
     try:
         data[position:end].decode()
     except UnicodeDecodeError:
-        raise _Bad("string is not UTF-8") from None
+        raise Bad("string is not UTF-8") from None
     return end
 
 
@@ -181,7 +185,7 @@ def _fixed(size: int) -> _Skip:
     def skip(data: bytes, position: int, _depth: int) -> int:
         position += size
         if position > len(data):
-            raise _Bad(_ENDS_EARLY)
+            raise Bad(ENDS_EARLY)
         return position
 
     return skip
@@ -190,7 +194,7 @@ def _fixed(size: int) -> _Skip:
 _PRIMITIVES = {
     Kind.NULL: _skip_null,
     Kind.BOOLEAN: _skip_boolean,
-    Kind.INT: _skip_int,
+    Kind.INT: skip_int,
     Kind.LONG: _skip_long,
     Kind.FLOAT: _fixed(4),
     Kind.DOUBLE: _fixed(8),
@@ -201,9 +205,9 @@ _PRIMITIVES = {
 
 def _enum(symbols: int) -> _Skip:
     def skip(data: bytes, position: int, _depth: int) -> int:
-        index, position = _read_index(data, position)
+        index, position = read_index(data, position)
         if not 0 <= index < symbols:
-            raise _Bad(f"symbol {index} of an enum with {symbols}")
+            raise Bad(f"symbol {index} of an enum with {symbols}")
         return position
 
     return skip
@@ -211,9 +215,9 @@ def _enum(symbols: int) -> _Skip:
 
 def _union(branches: list[_Skip]) -> _Skip:
     def skip(data: bytes, position: int, depth: int) -> int:
-        index, position = _read_index(data, position)
+        index, position = read_index(data, position)
         if not 0 <= index < len(branches):
-            raise _Bad(f"branch {index} of a union with {len(branches)}")
+            raise Bad(f"branch {index} of a union with {len(branches)}")
         return branches[index](data, position, depth)
 
     return skip
@@ -222,16 +226,16 @@ def _union(branches: list[_Skip]) -> _Skip:
 def _record(fields: list[tuple[str, _Skip]]) -> _Skip:
     def skip(data: bytes, position: int, depth: int) -> int:
         if not depth:
-            raise _Bad(_TOO_DEEP)
+            raise Bad(TOO_DEEP)
         depth -= 1
         for name, skip_field in fields:
             try:
                 position = skip_field(data, position, depth)
-            except _Bad as bad:
+            except Bad as bad:
                 bad.steps.append(f".{excerpt(name)}")
                 raise
             except IndexError:
-                raise _Bad(_ENDS_EARLY, f".{excerpt(name)}") from None
+                raise Bad(ENDS_EARLY, f".{excerpt(name)}") from None
         return position
 
     return skip
@@ -240,26 +244,26 @@ def _record(fields: list[tuple[str, _Skip]]) -> _Skip:
 def _array(skip_item: _Skip) -> _Skip:
     def skip(data: bytes, position: int, depth: int) -> int:
         if not depth:
-            raise _Bad(_TOO_DEEP)
+            raise Bad(TOO_DEEP)
         depth -= 1
         first = 0
         while True:
-            count, position, end = _read_block(data, position)
+            count, position, end = read_block(data, position)
             if not count:
                 return position
             if count > len(data) - position:
-                raise _Bad(f"block of {count} items is longer than the data")
+                raise Bad(f"block of {count} items is longer than the data")
             for index in range(first, first + count):
                 try:
                     position = skip_item(data, position, depth)
-                except _Bad as bad:
+                except Bad as bad:
                     bad.steps.append(f"[{index}]")
                     raise
                 except IndexError:
-                    raise _Bad(_ENDS_EARLY, f"[{index}]") from None
+                    raise Bad(ENDS_EARLY, f"[{index}]") from None
             first += count
             if position != end >= 0:
-                raise _Bad("block has another size than its header says")
+                raise Bad(WRONG_SIZE)
 
     return skip
 
@@ -267,41 +271,46 @@ def _array(skip_item: _Skip) -> _Skip:
 def _map(skip_value: _Skip) -> _Skip:
     def skip(data: bytes, position: int, depth: int) -> int:
         if not depth:
-            raise _Bad(_TOO_DEEP)
+            raise Bad(TOO_DEEP)
         depth -= 1
         while True:
-            count, position, end = _read_block(data, position)
+            count, position, end = read_block(data, position)
             if not count:
                 return position
             if count > len(data) - position:
-                raise _Bad(f"block of {count} items is longer than the data")
+                raise Bad(f"block of {count} items is longer than the data")
             for _ in range(count):
                 start = position
                 position = _skip_string(data, position, depth)
                 try:
                     position = skip_value(data, position, depth)
-                except _Bad as bad:
+                except Bad as bad:
                     bad.steps.append(_key_step(data, start))
                     raise
                 except IndexError:
-                    raise _Bad(_ENDS_EARLY, _key_step(data, start)) from None
+                    raise Bad(ENDS_EARLY, _key_step(data, start)) from None
             if position != end >= 0:
-                raise _Bad("block has another size than its header says")
+                raise Bad(WRONG_SIZE)
 
     return skip
 
 
 def _key_step(data: bytes, position: int) -> str:
-    length, position = _read_long(data, position)
-    return f'["{excerpt(data[position : position + length].decode())}"]'
+    length, position = read_long(data, position)
+    return key_step(data[position : position + length].decode())
 
 
-def _read_block(data: bytes, position: int) -> tuple[int, int, int]:
+def key_step(key: str) -> str:
+    """Return the step of a path to a value of a map."""
+    return f'["{excerpt(key)}"]'
+
+
+def read_block(data: bytes, position: int) -> tuple[int, int, int]:
     """Return a block's number of items, where they start, and where they end (-1 if it does not say)."""
-    count, position = _read_index(data, position)
+    count, position = read_index(data, position)
     if count >= 0:
         return count, position, -1
-    size, position = _read_long(data, position)
+    size, position = read_long(data, position)
     if not 0 <= size <= len(data) - position:
-        raise _Bad(f"block of {size} bytes is longer than the data" if size >= 0 else f"length is {size}")
+        raise Bad(f"block of {size} bytes is longer than the data" if size >= 0 else f"length is {size}")
     return -count, position, position + size

@@ -96,7 +96,7 @@ class _Comparison:
         # Keyed by identity. The pairs keep their types alive.
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._open: list[_Pair] = []
-        self._branches: dict[int, _BranchIndex] = {}
+        self._branches: dict[int, BranchIndex] = {}
         self._comparisons = 0
 
     def compare(self, reader: AvroType, writer: AvroType) -> _Pair:
@@ -175,7 +175,7 @@ class _Comparison:
         index = self._branches.get(id(reader))
         if index is None:
             self._spend(len(reader.branches))
-            index = self._branches[id(reader)] = _BranchIndex(reader)
+            index = self._branches[id(reader)] = BranchIndex(reader)
         # In a choice this is the difference to report if no part is compatible.
         yield _Difference(Rule.MISSING_UNION_BRANCH, "", missing)
         for branch in index.candidates(writer):
@@ -183,7 +183,7 @@ class _Comparison:
 
     def _name(self, reader: Named, writer: Named) -> Iterator[_Difference]:
         self._spend(len(reader.aliases))
-        if reader.name.simple == writer.name.simple or writer.name in reader.aliases:
+        if names_match(reader, writer):
             return
         message = (
             f"{reader.kind.value} {excerpt(reader.name.full)} has neither the name nor an alias of the"
@@ -195,7 +195,7 @@ class _Comparison:
         for position, field in enumerate(reader.fields):
             path = f"fields/{position}"
             self._spend(1 + len(field.aliases))
-            found = _writer_fields(field, writer)
+            found = writer_fields(field, writer)
             if len(found) > 1:
                 names = excerpt(" and ".join(each.name for each in found[:10]))
                 message = (
@@ -211,7 +211,7 @@ class _Comparison:
                 yield _Difference(Rule.READER_FIELD_MISSING_DEFAULT_VALUE, path, message)
 
 
-class _BranchIndex:
+class BranchIndex:
     """Finds the branches of a reader's union that may match a writer's type, without trying all of them."""
 
     def __init__(self, union: Union) -> None:
@@ -225,6 +225,7 @@ class _BranchIndex:
                 self._unnamed[branch.kind] = branch
 
     def candidates(self, writer: AvroType) -> Iterable[AvroType]:
+        """Return the branches that have the type's name, or that its kind can be read as."""
         if isinstance(writer, Record | Enum | Fixed):
             yield from self._named.get((writer.kind, writer.name.simple), ())
             yield from self._named.get((writer.kind, _alias_key(writer.name.full)), ())
@@ -238,7 +239,13 @@ def _alias_key(full_name: str) -> str:
     return f"alias:{full_name}"  # no name contains a colon
 
 
-def _writer_fields(field: Field, writer: Record) -> Sequence[Field]:
+def names_match(reader: Named, writer: Named) -> bool:
+    """Return whether a reader's type has the simple name of the writer's, or its full name as an alias."""
+    return reader.name.simple == writer.name.simple or writer.name in reader.aliases
+
+
+def writer_fields(field: Field, writer: Record) -> Sequence[Field]:
+    """Return the fields of the writer that have the name of a reader's field or one of its aliases."""
     fields = writer.fields_by_name
     return [fields[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in fields]
 

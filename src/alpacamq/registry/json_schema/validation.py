@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from alpacamq.registry.schema import MAX_DEPTH, InvalidSchema, Mismatch
+from alpacamq.registry.schema import MAX_DEPTH, InvalidData, InvalidSchema, Mismatch
 
 from .documents import BASE, LISTS, NAMED, SINGLE, Document, Documents, Draft, Path, Place, subschemas
 from .model import Node
@@ -163,23 +163,42 @@ class Validator:
 
     def mismatch(self, data: bytes | memoryview) -> Mismatch | None:
         """Check one value."""
+        try:
+            self.decode(data)
+        except InvalidData as error:
+            return error.mismatch
+        return None
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        """Parse and check one value. Raises InvalidData."""
         if type(data) is not bytes:
             data = bytes(data)
         try:
             value = _decode(data)
         except RecursionError:
-            return Mismatch("", f"the value is nested more than {MAX_DEPTH} levels")
+            raise _invalid(_TOO_DEEP) from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return Mismatch("", f"invalid JSON: {str(error).removeprefix('JSON is malformed: ')}")
-        # More brackets than levels: only then can the value be too deep.
-        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and nesting(value) > MAX_DEPTH:
-            return Mismatch("", f"the value is nested more than {MAX_DEPTH} levels")
+            raise _invalid(f"invalid JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+        # More bytes than brackets of so many levels, and more brackets: only then can the value be too deep.
+        if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH < nesting(value):
+            raise _invalid(_TOO_DEEP)
         if self._is_limited and (limit := self._limit(data)):
-            return Mismatch("", limit)
-        if self._is_valid(value):
-            return None
-        path, message = _Search(self, self._documents).run(value)
-        return Mismatch(pointer(path), _cut(message))
+            raise _invalid(limit)
+        if not self._is_valid(value):
+            path, message = _Search(self, self._documents).run(value)
+            raise InvalidData(Mismatch(pointer(path), _cut(message)))
+        return value
+
+    def encode(self, value: object) -> bytes:
+        """Write and check one value. Raises InvalidData."""
+        try:
+            data = _encode(value)
+        except RecursionError:
+            raise _invalid(_TOO_DEEP) from None
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _invalid(f"not a JSON value: {error}") from None
+        self.decode(data)
+        return data
 
     def _limit(self, data: bytes) -> str | None:
         """Return why data cannot be checked in bounded time."""
@@ -373,6 +392,12 @@ _COMBINATIONS = {
     "unevaluatedItems": "the value has items that no schema allows",
 }
 _decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_TOO_DEEP = f"the value is nested more than {MAX_DEPTH} levels"
+
+
+def _invalid(message: str) -> InvalidData:
+    return InvalidData(Mismatch("", message))
 
 
 def _backtracking() -> "jsonschema_rs.FancyRegexOptions":

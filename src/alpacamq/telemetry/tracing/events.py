@@ -103,6 +103,11 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether a fetch was a lease by a queue's consumer, not a read of the log."""
         return DELIVERY_COUNT in self.attributes
 
+    @property
+    def is_ungrouped_read(self) -> bool:
+        """Whether a client read the log without naming a group, such as a browser of messages."""
+        return self.name == Step.FETCHED and not self.group and not self.is_leased
+
 
 _STATUS_AFTER: Mapping[str, Status] = {
     Step.RECEIVED: Status.PUBLISHED,
@@ -178,7 +183,9 @@ class TraceSummary:
         """Add an event, in the order they were recorded."""
         self.events += 1
         self.started_us = min(self.started_us, event.at_us)
-        self.ended_us = max(self.ended_us, event.at_us)
+        # Anyone may look at a message at any time: that does not prolong its trace.
+        if not event.is_ungrouped_read:
+            self.ended_us = max(self.ended_us, event.at_us)
         self.status = status_after(event, self.status)
         if event.has_place and len(self.places) < MAX_PLACES:
             place = Place(event.topic, event.partition, event.offset)

@@ -12,7 +12,6 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from struct import Struct
 from urllib.parse import urlsplit
 
@@ -316,6 +315,8 @@ class OtlpExporter:
                 self._send(spans)
 
     def _send(self, spans: list[Span]) -> None:
+        from http.client import HTTPException  # slow to import, and few brokers export
+
         body = export_request(spans, self._settings.resource)
         pause_seconds = FIRST_PAUSE_SECONDS
         reason = ""
@@ -341,6 +342,8 @@ class OtlpExporter:
         self._is_failing = True
 
     def _post(self, body: bytes) -> tuple[int, str | None]:
+        from http.client import HTTPConnection, HTTPSConnection
+
         url = urlsplit(self._settings.endpoint)
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
         connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_SECONDS)

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.definition import Archive, Compact, Filter
 from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
+from alpacamq_spark.pipelines.registry import RegistryColumns, decoded_parts, registry_columns
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
-from alpacamq_spark.pipelines.sources import read_stream, stream_options
+from alpacamq_spark.pipelines.sources import matching_topics, reach, read_stream, stream_options
 from alpacamq_spark.pipelines.streaming import run_stream
 from alpacamq_spark.pipelines.values import declared, readable
 
@@ -21,7 +23,7 @@ from .table import DATA, PARTITIONED_BY, ArchiveTable, Compression, write_segmen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _MB = 1 << 20
 
@@ -42,7 +44,14 @@ def compact(compaction: Compaction) -> int:
     table, step = compaction.table, compaction.step
     _sweep(table)
     while True:
-        planned = list(merges(table.weighed(), fan_in=step.fan_in, target_size=step.target_mb * _MB))
+        planned = list(
+            merges(
+                table.weighed(),
+                fan_in=step.fan_in,
+                target_size=step.target_mb * _MB,
+                edges=table.owner().edges,
+            )
+        )
         if not planned:
             return compaction.merged
         for segments in planned:
@@ -56,7 +65,7 @@ def _merge(compaction: Compaction, segments: list[Segment]) -> None:
     table, spark = compaction.table, compaction.run.spark
     target = merged(segments)
     with translate_spark_errors():
-        rows = table.read_segments(spark, segments)
+        rows = table.read_segments(spark, segments, is_cast=False)
         before = rows.count()
         # Spark chooses the number of tasks by the amount of data, and groups the rows of an hour.
         spread = rows.hint("rebalance", *[f.col(name) for name in PARTITIONED_BY])
@@ -87,13 +96,17 @@ def _sweep(table: ArchiveTable) -> None:
 def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
     """Archive what the trigger requests."""
     table = ArchiveTable(run.place(definition.sink.path), run.spark)
-    data = None if definition.schema is None else declared(run, definition.schema, directory)
-    owner = table.claim(run.checkpoint, data)
     source = definition.source
+    data = None if definition.schema is None else declared(run, definition.schema, directory)
+    columns = _registry_columns(definition, run, table)
+    types: dict[str, DataType] = {} if data is None else {DATA: data}
+    if columns is not None:
+        types |= {DECODED[part]: kind for part, kind in columns.types.items()}
+    owner = table.claim(run.checkpoint, types)
     options = stream_options(
         start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
     )
-    frame = archived(filtered(read_stream(run, source, options), definition.steps), data)
+    frame = archived(filtered(read_stream(run, source, options, columns), definition.steps), data)
     step = next((each for each in definition.steps if isinstance(each, Compact)), None)
     compaction = None if step is None else Compaction(table, run, step, definition.sink.compression)
     writer = frame.writeStream.foreachBatch(
@@ -123,6 +136,18 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
+def _registry_columns(definition: Archive, run: PipelineRun, table: ArchiveTable) -> RegistryColumns | None:
+    """Return the columns that the schema registry describes, with those that the archive has already."""
+    parts = decoded_parts(definition)
+    if not parts:
+        return None
+    with reach(run.broker, run.access) as cluster:
+        topics = [topic.name for topic in matching_topics(cluster, definition.source)]
+    stored = table.types()
+    known = {part: stored[DECODED[part]] for part in parts if DECODED[part] in stored}
+    return registry_columns(run, topics, definition, known)
+
+
 def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":
     """Apply the filters among the steps."""
     for number, step in enumerate(steps, 1):
@@ -141,10 +166,12 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
     hours = f.floor(f.unix_seconds("timestamp") / 3600)
     days = f.floor(hours / 24).cast("int")
     columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
+    decoded = [name for name in DECODED.values() if name in frame.columns]
     return frame.select(
         *columns,
         f.current_timestamp().alias("archived_at"),
         *([] if data is None else [readable(f.col("value"), data).alias(DATA)]),
+        *decoded,
         "topic",
         f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),
         f.pmod(hours, f.lit(24)).cast("int").alias("hour"),

@@ -41,7 +41,7 @@ def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:
     """Define the archive and its topics as tables for SQL.
 
     A topic has the fields of its values as columns if the archive has decoded them, and key and value as
-    text.
+    text. Columns of the archive that have the name of a field begin with an underscore.
     """
     rows = table.read(spark)
     rows.createOrReplaceTempView(TABLE)
@@ -52,9 +52,18 @@ def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:
 def _topic_rows(rows: "DataFrame", topic: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    own = [name for name in rows.columns if name not in ("key", "value", "topic", DATA)]
-    decoded = [f.col(f"{DATA}.*")] if DATA in rows.columns else []
-    text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+    fields = rows.schema[DATA].dataType.fieldNames() if DATA in rows.columns else []
+    taken = {name.lower() for name in fields}
+
+    def named(name: str) -> str:
+        # Fields of values keep their names.
+        return f"_{name}" if name in taken else name
+
+    own = [
+        f.col(name).alias(named(name)) for name in rows.columns if name not in ("key", "value", "topic", DATA)
+    ]
+    decoded = [f.col(DATA).getField(name).alias(name) for name in fields]
+    text = [f.col(name).cast("string").alias(named(name)) for name in ("key", "value")]
     return rows.where(f.col("topic") == topic).select(*text, *own, *decoded)
 
 

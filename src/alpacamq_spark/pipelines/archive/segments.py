@@ -7,7 +7,7 @@ superseded.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 COLUMN = "batches"
@@ -65,11 +65,14 @@ def in_force(whole: Iterable[Segment]) -> list[Segment]:
     return counting
 
 
-def merges(segments: Sequence[Weighed], *, fan_in: int, target_size: int) -> Iterator[list[Segment]]:
+def merges(
+    segments: Sequence[Weighed], *, fan_in: int, target_size: int, edges: Collection[int] = ()
+) -> Iterator[list[Segment]]:
     """Yield neighbours to merge: `fan_in` of about the same width, with files smaller than the target.
 
     Widths grow by that factor with every merge, so a row is rewritten only a logarithmic number of
-    times. The last batch of a writer is not merged: Spark may write it again.
+    times. The last batch of a writer is not merged: Spark may write it again. Nor are batches after one of
+    `edges` merged with those before: their columns have other types.
     """
     last = {each.segment.writer: each.segment.last for each in segments}
     for each in segments:
@@ -82,6 +85,7 @@ def merges(segments: Sequence[Weighed], *, fan_in: int, target_size: int) -> Ite
             bool(run)
             and run[-1].writer == segment.writer
             and run[-1].last + 1 == segment.first
+            and run[-1].last not in edges
             and _level(run[-1].width, fan_in) == _level(segment.width, fan_in)
         )
         if not is_small:

@@ -9,23 +9,29 @@
 table: they see the same rows, except while a batch or a merge is being put in place.
 """
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from alpacamq.registry.framing import Part
+from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignArchive
+from alpacamq_spark.pipelines.registry import parse_type, type_text
 from alpacamq_spark.pipelines.storage import Storage, is_hidden, storage_at
 
 from .segments import COLUMN, Segment, Weighed, in_force
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 PARTITIONED_BY = ("topic", "date", "hour")
-DATA = "data"
+DATA = DECODED[Part.VALUE]
+KEY_DATA = DECODED[Part.KEY]
 _OWNER = "_alpacamq.json"
 _WHOLE = "_SUCCESS"
 _FORMAT = 1
@@ -37,18 +43,37 @@ _STORED = (
 _DIRECTORIES = f"topic STRING, date DATE, hour INT, {COLUMN} STRING"
 
 
+class OlderFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The types of decoded columns in files up to a batch, where the table has wider ones by now."""
+
+    last: int
+    data: str | None = None
+    key_data: str | None = None
+
+
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of an archive: the identity of its checkpoint, and of Spark's query, which is known from
-    the second run on."""
+    the second run on; and the types of decoded columns."""
 
     format: int
     checkpoint: str
     data: str | None = None
+    key_data: str | None = None
     query: str | None = None
+    older: tuple[OlderFiles, ...] = ()
 
     @property
     def writer(self) -> str:
         return self.checkpoint[:8]
+
+    @property
+    def edges(self) -> frozenset[int]:
+        """The last batches before the types changed."""
+        return frozenset(each.last for each in self.older)
+
+    def stored(self, segment: Segment) -> "OlderFiles | Owner":
+        """Return the types of a segment."""
+        return next((each for each in self.older if segment.last <= each.last), self)
 
 
 class ArchiveTable:
@@ -71,12 +96,16 @@ class ArchiveTable:
             raise ForeignArchive(f"{self.place} has format {owner.format}, only {_FORMAT} is supported")
         return owner
 
-    def claim(self, checkpoint: Checkpoint, data: "StructType | None") -> Owner:
+    def types(self) -> "dict[str, DataType]":
+        """Return the types of decoded columns, none of an archive that does not exist yet."""
+        return {} if self.storage.read(_OWNER) is None else _types(self.owner())
+
+    def claim(self, checkpoint: Checkpoint, types: "Mapping[str, DataType]") -> Owner:
         """Claim the archive for a checkpoint, or continue it. Raises ForeignArchive if they do not match.
 
         A second checkpoint would start its batches from 0 again and overwrite those of the first.
         """
-        owner = self._claimed(checkpoint.identity(), None if data is None else data.json())
+        owner = self._claimed(checkpoint, {name: type_text(kind) for name, kind in types.items()})
         counting = [each for each in self.segments()[0] if each.writer == owner.writer]
         self._check_holds(checkpoint, counting)
         owner = self._numbered_by(checkpoint, owner, counting)
@@ -85,21 +114,32 @@ class ArchiveTable:
             self.storage.write(_OWNER, encoded)
         return owner
 
-    def _claimed(self, checkpoint: str, stored: str | None) -> Owner:
+    def _claimed(self, checkpoint: Checkpoint, types: Mapping[str, str]) -> Owner:
+        identity = checkpoint.identity()
         if self.storage.read(_OWNER) is None:
             # A run that died while writing this file has left a temporary one.
             if not all(is_hidden(name) for name in self.storage.names()):
                 raise ForeignArchive(f"{self.place} is not empty and not an archive; use an empty directory")
-            return Owner(format=_FORMAT, checkpoint=checkpoint, data=stored)
+            return Owner(
+                format=_FORMAT, checkpoint=identity, data=types.get(DATA), key_data=types.get(KEY_DATA)
+            )
         before = self.owner()
-        if before.checkpoint != checkpoint:
+        if before.checkpoint != identity:
             raise ForeignArchive(
                 f"the archive at {self.place} was written with another checkpoint. Use that one, or "
                 "use another path: this pipeline would begin again at the start of its topics"
             )
-        owner = msgspec.structs.replace(before, data=stored or before.data)
-        _check_growth(before, owner, self.place)
-        return owner
+        owner = msgspec.structs.replace(
+            before, data=types.get(DATA, before.data), key_data=types.get(KEY_DATA, before.key_data)
+        )
+        if not _is_wider(before, owner, self.place):
+            return owner
+        position = checkpoint.position()
+        last = -1 if position is None else position.batch
+        if last < 0 or last in owner.edges:
+            return owner
+        files = OlderFiles(last=last, data=before.data, key_data=before.key_data)
+        return msgspec.structs.replace(owner, older=(*before.older, files))
 
     def _check_holds(self, checkpoint: Checkpoint, counting: list[Segment]) -> None:
         """Check that the archive contains the last batch of the checkpoint; otherwise data would be missing.
@@ -164,43 +204,80 @@ class ArchiveTable:
         """Read every archived row once."""
         return self.read_segments(spark, self.segments()[0])
 
-    def read_segments(self, spark: "SparkSession", segments: list[Segment]) -> "DataFrame":
-        """Read the rows of some segments."""
-        schema = table_schema(spark, self.owner())
+    def read_segments(
+        self, spark: "SparkSession", segments: list[Segment], *, is_cast: bool = True
+    ) -> "DataFrame":
+        """Read the rows of some segments.
+
+        Without `is_cast` they have the types in their files, which must be the same for all segments.
+        """
+        from alpacamq_spark.decoding.types import as_stored
+
+        owner = self.owner()
+        types = _types(owner)
         if not segments:
-            return spark.createDataFrame([], schema).drop(COLUMN)
-        paths = [self.at(segment) for segment in segments]
-        return spark.read.schema(schema).option("basePath", self.place).parquet(*paths).drop(COLUMN)
+            return spark.createDataFrame([], table_schema(spark, types)).drop(COLUMN)
+        groups: dict[int, list[Segment]] = {}
+        stored = {}
+        for segment in segments:
+            files = owner.stored(segment)
+            groups.setdefault(id(files), []).append(segment)
+            stored[id(files)] = _types(files)
+        assert is_cast or len(groups) == 1
+        frames = []
+        for key, group in groups.items():
+            kinds = stored[key]
+            if is_cast:
+                kinds = {name: as_stored(kind, kinds.get(name, kind)) for name, kind in types.items()}
+            paths = [self.at(segment) for segment in group]
+            reader = spark.read.schema(table_schema(spark, kinds)).option("basePath", self.place)
+            frame = reader.parquet(*paths).drop(COLUMN)
+            for name, kind in types.items() if is_cast else ():
+                if kinds[name] != kind:
+                    frame = frame.withColumn(name, frame[name].cast(kind))
+            frames.append(frame)
+        return reduce(lambda one, other: one.union(other), frames)
 
 
-def table_schema(spark: "SparkSession", owner: Owner) -> "StructType":
+def table_schema(spark: "SparkSession", types: "Mapping[str, DataType]") -> "StructType":
     """Return all columns, so that Spark need not infer them from files and directories."""
     from pyspark.sql.types import StructField, StructType
 
     stored = spark.createDataFrame([], _STORED).schema
     directories = spark.createDataFrame([], _DIRECTORIES).schema
-    data = [] if owner.data is None else [StructField(DATA, _struct(owner.data))]
-    return StructType([*stored.fields, *data, *directories.fields])
+    decoded = [StructField(name, kind) for name, kind in types.items()]
+    return StructType([*stored.fields, *decoded, *directories.fields])
 
 
-def _struct(stored: str) -> "StructType":
-    from pyspark.sql.types import StructType
+def _types(owner: Owner | OlderFiles) -> "dict[str, DataType]":
+    stored = {DATA: owner.data, KEY_DATA: owner.key_data}
+    return {name: parse_type(text) for name, text in stored.items() if text is not None}
 
-    return StructType.fromJson(msgspec.json.decode(stored))
 
+def _is_wider(before: Owner, after: Owner, place: str) -> bool:
+    """Return whether columns have got wider types than their files have. Columns may come and go.
 
-def _check_growth(before: Owner, after: Owner, place: str) -> None:
-    """Check that columns keep their type, or old files would be unreadable. Columns may come and go."""
-    if before.data is None or after.data is None:
-        return
-    types = {field.name: field.dataType for field in _struct(before.data).fields}
-    for field in _struct(after.data).fields:
-        known = types.get(field.name)
-        if known is not None and known != field.dataType:
+    Raises ForeignArchive if a column has got a type that cannot have its older values.
+    """
+    from alpacamq_spark.decoding.layout import UnusableSchema
+    from alpacamq_spark.decoding.types import as_stored, merged
+
+    known, types = _types(before), _types(after)
+    is_wider = False
+    for name in known.keys() & types.keys():
+        try:
+            wide = merged(known[name], types[name])
+        except UnusableSchema as error:
             raise ForeignArchive(
-                f"the schema makes {field.name!r} {field.dataType.simpleString()}, but the archive at "
-                f"{place} has it as {known.simpleString()}; archive under another name or to another place"
+                f"{name}: {error}, in the archive at {place}; archive under another name or to another place"
+            ) from None
+        if as_stored(types[name], wide) != types[name]:
+            raise ForeignArchive(
+                f"{name} is {types[name].simpleString()}, and the archive at {place} has the wider "
+                f"{known[name].simpleString()}; archive under another name or to another place"
             )
+        is_wider |= as_stored(types[name], known[name]) != types[name]
+    return is_wider
 
 
 def write_segment(frame: "DataFrame", place: str, compression: Compression) -> None:

@@ -2,10 +2,10 @@
 
 const TIMEOUT_MS = 15000;
 
-/** A problem document (RFC 9457) of the broker. */
+/** A problem document (RFC 9457) of the broker, or an error of its schema registry. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body?.detail || body?.title || `the broker answered ${status}`);
+    super(body?.detail || body?.message || body?.title || `the broker answered ${status}`);
     this.status = status;
     this.type = body?.type ?? "";
     this.field = body?.field ?? "";
@@ -55,10 +55,11 @@ export function path(parts, ...names) {
   return parts.reduce((whole, part, at) => whole + encodeURIComponent(names[at - 1]) + part);
 }
 
-export function get(where, query = {}, signal = undefined) {
+/** Ask for a value; `parse` reads the JSON of the answer. */
+export function get(where, query = {}, signal = undefined, parse = JSON.parse) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const text = new URLSearchParams(given).toString();
-  return ask(text ? `${where}?${text}` : where, { signal });
+  return ask(text ? `${where}?${text}` : where, { signal, parse });
 }
 
 /** Like `get`, but returns null for 404. */
@@ -92,13 +93,16 @@ async function ask(where, options) {
       session.isRequired = session.isAvailable = true;
       session.dispatchEvent(new Event("change"));
     }
-    if (!error.type.endsWith(":csrf-token-missing")) throw error;
+    if (!error.type.endsWith(":csrf-token-missing") && !isOfRegistry(error)) throw error;
     await loadSession(); // another tab has logged in again
     return askOnce(where, options);
   }
 }
 
-async function askOnce(where, { signal, headers = {}, ...options }) {
+/** Whether the schema registry, whose errors have no types, misses the CSRF token. */
+const isOfRegistry = ({ status, message }) => status === 403 && message.includes("X-CSRF-Token");
+
+async function askOnce(where, { signal, parse = JSON.parse, headers = {}, ...options }) {
   const patience = AbortSignal.timeout(TIMEOUT_MS);
   let answer, text;
   try {
@@ -119,7 +123,7 @@ async function askOnce(where, { signal, headers = {}, ...options }) {
   seen(true);
   let body = null;
   try {
-    body = text ? JSON.parse(text) : null;
+    body = text ? parse(text) : null;
   } catch {
     throw new Problem(answer.status, { detail: `the broker answered ${answer.status} with something that is no JSON` });
   }

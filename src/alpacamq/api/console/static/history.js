@@ -1,6 +1,8 @@
 // Rates and lag over time, from the history of the broker.
 
 import { get } from "./api.js";
+import { h } from "./dom.js";
+import * as format from "./format.js";
 
 export const WINDOWS = [
   [300, "5 min"],
@@ -18,6 +20,11 @@ export async function history(wanted, seconds, signal, points = 150) {
 export function values(found, measure, { topic, group } = {}) {
   const match = (each) => each.measure === measure && each.topic === topic && each.group === group;
   return found.series.find(match)?.values ?? [];
+}
+
+/** Say that the broker does not keep all of the series; `what` names what they are of. */
+export function omitted(found, what) {
+  return found.omitted ? h("p", { class: "note" }, `The broker keeps a history of the busiest ${what} only: ${format.count(found.omitted)} more have none.`) : null;
 }
 
 export const latest = (values) => values.findLast((value) => value !== null) ?? null;

@@ -14,5 +14,8 @@ export const toGroup = (group) => `#/groups/${part(group)}`;
 export const toQueue = (group, topic) => `#/queues/${part(group)}/${part(topic)}`;
 export const toDeadLetters = (topic) => `#/dead-letters/${part(topic)}`;
 export const toDelayed = (topic) => `#/delayed${query({ topic })}`;
+export const toSubjects = (where = {}) => `#/schemas${query(where)}`;
+export const toSubject = (subject, where = {}) => `#/schemas/${part(subject)}${query(where)}`;
+export const toSchemaCheck = (subject) => `#/schema-check${query({ subject })}`;
 export const toTraces = (where = {}) => `#/traces${query(where)}`;
 export const toTrace = (trace) => `#/traces/${part(trace)}`;

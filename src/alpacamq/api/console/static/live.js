@@ -1,8 +1,8 @@
 // Polls the broker while the page is visible.
 
-import { Problem, Unreachable } from "./api.js";
+import { connection, Problem, Unreachable } from "./api.js";
 import { show } from "./dom.js";
-import { refused } from "./parts.js";
+import { badge, refused } from "./parts.js";
 
 const INTERVAL_MS = 2000;
 const RETRY_MS = 1000;
@@ -27,15 +27,23 @@ export class View {
     this.#seen();
   }
 
+  /** Show in `place`, which holds the health of what the page shows, that it is unknown while the broker is unreachable. */
+  unknownWhenUnreachable(place) {
+    const lost = () => connection.isUp === false && show(place, badge("unknown", "bad"));
+    connection.addEventListener("change", lost, { signal: this.signal });
+  }
+
   #seen() {
     for (const wake of this.#wakes) wake();
   }
 
   /**
    * Draw the result of `load` into `place`, now and every two seconds while the page is visible.
+   * Elements in `actions` are hidden as long as what they act on does not exist.
    * Returns a function that reloads immediately.
    */
-  live(place, load, draw, { every = INTERVAL_MS } = {}) {
+  live(place, load, draw, { every = INTERVAL_MS, actions = [] } = {}) {
+    for (const each of actions) each.hidden = true;
     let wake = () => {};
     const sleep = (ms) =>
       new Promise((resolve) => {
@@ -54,7 +62,7 @@ export class View {
           await sleep(null);
           continue;
         }
-        await sleep((await this.#look(place, load, draw)) ? every : RETRY_MS);
+        await sleep((await this.#look(place, load, draw, actions)) ? every : RETRY_MS);
       }
       this.#wakes.delete(wakeUp);
     };
@@ -62,18 +70,20 @@ export class View {
     return wakeUp;
   }
 
-  async #look(place, load, draw) {
+  async #look(place, load, draw, actions) {
     try {
       const found = await load(this.signal);
       if (this.signal.aborted) return true;
       const drawn = draw(found);
       show(place, drawn);
+      for (const each of actions) each.hidden = false;
       place.removeAttribute("aria-busy");
     } catch (error) {
       if (this.signal.aborted) return true;
       if (error instanceof Unreachable) return false; // the banner reports it; the page keeps its contents
       if (!(error instanceof Problem)) console.error(error);
       show(place, refused(error));
+      if (error.status === 404) for (const each of actions) each.hidden = true;
       place.removeAttribute("aria-busy");
     }
     return true;

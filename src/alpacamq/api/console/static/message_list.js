@@ -2,7 +2,7 @@
 
 import { h, show } from "./dom.js";
 import * as format from "./format.js";
-import { toMessages, toTraces } from "./links.js";
+import { toMessages, toSubject, toTraces } from "./links.js";
 import { empty, facts, table } from "./parts.js";
 import { content, decoded, inline, viewer } from "./value.js";
 
@@ -36,8 +36,8 @@ function line(topic, message, open) {
   };
   const isOpen = open === place;
   if (isOpen) show(body, whole(topic, message, still));
-  const key = inline(content(message, "key"));
-  const value = inline(content(message, "value"));
+  const key = summary(message, "key");
+  const value = summary(message, "value");
   const reason = headersOf(message).find(([name]) => name === REASON)?.[1];
   return h(
     "li",
@@ -58,17 +58,38 @@ function line(topic, message, open) {
   );
 }
 
+/** Summarise a key or value in one line, decoded if it names a schema. */
+function summary(message, part) {
+  const found = message[`${part}_decoded`]?.value;
+  if (found === undefined) return inline(content(message, part));
+  return typeof found === "string" ? found : JSON.stringify(found);
+}
+
+/** The schema that a key or value names, and why it could not be decoded by it. */
+function schemaOf(found) {
+  if (!found) return null;
+  const { schema, error } = found;
+  return h(
+    "p",
+    { class: "schema" },
+    schema ? ["Schema ", h("a", { href: toSubject(schema.subject, { version: schema.version }) }, `${schema.subject}, version ${schema.version}`), h("span", { class: "note" }, ` ${schema.type}, id ${schema.id}`)] : null,
+    error ? h("span", { class: "reason" }, ` Not decoded: ${error}`) : null,
+  );
+}
+
 function whole(topic, message, still) {
   const headers = headersOf(message);
   const why = headers.filter(([name]) => Object.hasOwn(DEAD_LETTER, name)).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
   const key = content(message, "key");
-  const isShort = key.text !== null && key.text.length <= SHORT_KEY;
+  const { key_decoded: keyDecoded, value_decoded: valueDecoded } = message;
+  const isShort = key.text !== null && key.text.length <= SHORT_KEY && !keyDecoded;
   return [
     why.length ? facts(why) : null,
     isShort ? facts([["Key", h("code", null, key.text)]]) : null,
     h("h3", null, "Value"),
-    viewer(content(message, "value"), `${still}/value`),
-    key.bytes === null || isShort ? null : [h("h3", null, "Key"), viewer(key, `${still}/key`)],
+    schemaOf(valueDecoded),
+    viewer(content(message, "value"), `${still}/value`, valueDecoded?.value),
+    key.bytes === null || isShort ? null : [h("h3", null, "Key"), schemaOf(keyDecoded), viewer(key, `${still}/key`, keyDecoded?.value)],
     headers.length
       ? [
           h("h3", null, "Headers"),

@@ -8,6 +8,8 @@ import { overview } from "./pages/overview.js";
 import { pipelines } from "./pages/pipelines.js";
 import { produce } from "./pages/produce.js";
 import { deadLetters, queue, queues } from "./pages/queues.js";
+import { schemaCheck } from "./pages/schema_check.js";
+import { subject, subjects } from "./pages/schemas.js";
 import { topic, topics } from "./pages/topics.js";
 import { trace, traces } from "./pages/traces.js";
 
@@ -19,6 +21,7 @@ export const PAGES = [
   { name: "Groups", href: "#/groups", key: "g" },
   { name: "Queues", href: "#/queues", key: "q" },
   { name: "Delayed", href: "#/delayed", key: "d" },
+  { name: "Schemas", href: "#/schemas", key: "s" },
   { name: "Traces", href: "#/traces", key: "r" },
   { name: "Pipelines", href: "#/pipelines", key: "l" },
   { name: "Cluster", href: "#/cluster", key: "c" },
@@ -38,6 +41,9 @@ const ROUTES = [
   ["queues/:group/:topic", queue, "Queues"],
   ["dead-letters/:topic", deadLetters, "Queues"],
   ["delayed", delayed, "Delayed"],
+  ["schemas", subjects, "Schemas"],
+  ["schemas/:subject", subject, "Schemas"],
+  ["schema-check", schemaCheck, "Schemas"],
   ["traces", traces, "Traces"],
   ["traces/:trace", trace, "Traces"],
   ["pipelines", pipelines, "Pipelines"],

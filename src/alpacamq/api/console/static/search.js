@@ -1,8 +1,8 @@
-// Finds a topic, a group or a page by a part of its name.
+// Finds a topic, a group, a subject or a page by a part of its name.
 
 import { get } from "./api.js";
 import { h, show } from "./dom.js";
-import { toGroup, toTopic } from "./links.js";
+import { toGroup, toSubject, toTopic } from "./links.js";
 import { PAGES } from "./pages.js";
 
 const SHOWN = 8;
@@ -20,11 +20,16 @@ export function offerSearch() {
     if (performance.now() - loadedAt < FRESH_MS) return;
     loadedAt = performance.now();
     try {
-      const [{ topics }, { groups }] = await Promise.all([get("/topics", { limit: 5000 }), get("/groups", { limit: 5000 })]);
+      const [{ topics }, { groups }, subjects] = await Promise.all([
+        get("/topics", { limit: 5000 }),
+        get("/groups", { limit: 5000 }),
+        get("/schemas/subjects", { limit: 5000 }).catch(() => []), // the registry may be moving to another node
+      ]);
       const names = [...new Set(groups.map(({ group }) => group))];
       places = [
         ...topics.map(({ name }) => ({ name, kind: "topic", href: toTopic(name) })),
         ...names.map((name) => ({ name, kind: "group", href: toGroup(name) })),
+        ...subjects.map((name) => ({ name, kind: "schema", href: toSubject(name) })),
         ...PAGES.map(({ name, href }) => ({ name, kind: "page", href })),
       ];
       draw();

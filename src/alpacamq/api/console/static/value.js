@@ -2,18 +2,12 @@
 // become text nodes only, and are expanded step by step, so that a huge or deep value costs only what is shown.
 
 import { h, show } from "./dom.js";
+import { Exact, parseExactly } from "./exact.js";
 import { choice } from "./parts.js";
 
 const CHILDREN_AT_ONCE = 100;
 const TEXT_AT_ONCE = 20000;
 const BYTES_AT_ONCE = 1024;
-
-/** A number that JavaScript would round, in its original form. */
-class Exact {
-  constructor(source) {
-    this.source = source;
-  }
-}
 
 /** Return the content of a field `name`, or of `name_base64` if it is not text. */
 export function content(message, name) {
@@ -36,8 +30,8 @@ export function inline({ bytes, text }) {
 
 const hex = (byte) => byte.toString(16).padStart(2, "0");
 
-/** Show the whole value in all its forms. `still` identifies the message. */
-export function viewer({ bytes, text }, still) {
+/** Show the whole value in all its forms, first as its schema has it. `still` identifies the message. */
+export function viewer({ bytes, text }, still, decodedValue = undefined) {
   const place = h("div", { class: "value", "data-still": still });
   if (bytes === null) {
     show(place, h("p", { class: "empty" }, "null: a tombstone, which deletes its key in a compacted topic"));
@@ -45,12 +39,14 @@ export function viewer({ bytes, text }, still) {
   }
   const parsed = text === null ? undefined : parse(text);
   const forms = [];
+  if (decodedValue !== undefined) forms.push(["decoded", "Decoded", () => tree(decodedValue)]);
   if (parsed !== undefined) forms.push(["json", "JSON", () => tree(parsed)]);
   if (text !== null) forms.push(["text", "Text", () => inParts(text)]);
   forms.push(["hex", "Hex", () => dump(bytes)]);
   const choose = (form) => {
     const [, , make] = forms.find(([name]) => name === form);
-    const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(text ?? [...bytes].map(hex).join("")) } }, "Copy");
+    const whole = () => (form === "decoded" ? JSON.stringify(decodedValue, null, 2) : (text ?? [...bytes].map(hex).join("")));
+    const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(whole()) } }, "Copy");
     place.replaceChildren(
       h("div", { class: "tools" }, choice("Show as", forms.map(([name, label]) => [name, label]), form, choose), h("span", { class: "note" }, `${bytes.length.toLocaleString("en")} bytes`), copy),
       make(),
@@ -58,6 +54,12 @@ export function viewer({ bytes, text }, still) {
   };
   choose(forms[0][0]);
   return place;
+}
+
+/** Show a text that is no message. */
+export function textView(text, still) {
+  const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(text) } }, "Copy");
+  return h("div", { class: "value", "data-still": still }, h("div", { class: "tools" }, copy), inParts(text));
 }
 
 async function copied(text) {
@@ -68,16 +70,11 @@ async function copied(text) {
 function parse(text) {
   if (!/^\s*[[{]/.test(text)) return undefined;
   try {
-    return JSON.parse(text, (_, value, context) => {
-      const isRounded = typeof value === "number" && context?.source !== undefined && !same(value, context.source);
-      return isRounded ? new Exact(context.source) : value;
-    });
+    return parseExactly(text);
   } catch {
     return undefined; // not JSON, or nested too deeply for the browser: shown as text
   }
 }
-
-const same = (number, source) => String(number) === source || (!Number.isInteger(number) && source.length < 17);
 
 function tree(value) {
   return h("div", { class: "json" }, node(null, value, true));

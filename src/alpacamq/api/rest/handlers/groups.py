@@ -51,6 +51,7 @@ from alpacamq.model.errors import (
     UnsupportedAssignor,
 )
 from alpacamq.model.topics import INT32_MAX
+from alpacamq.protocol.messages.groups import assigned_partitions
 from alpacamq.queues.messages import QueueId
 from alpacamq.wire.groups import GroupRebalance, GroupRebalances
 
@@ -179,7 +180,12 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
         )
     assert isinstance(found, GroupDescription)
     return GroupAnswer(
-        group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
+        group=group,
+        type="classic",
+        queues=queues,
+        members=_classic_members(found),
+        state=found.state,
+        assignor=found.protocol_name or UNSET,
     )
 
 
@@ -270,6 +276,7 @@ def _classic_members(found: GroupDescription) -> list[MemberDescription]:
             instance_id=each.instance_id,
             client_id=each.client_id,
             client_host=each.client_host,
+            assignment=assigned_partitions(each.assignment),
         )
         for each in found.members
     ]

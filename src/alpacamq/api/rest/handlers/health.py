@@ -89,7 +89,9 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     groups = delayed = open_transactions = None
     topics = broker.topics.image.topics
     with suppress(AlpacaError):
-        groups = len(await broker.groups.group_ids()) if OFFSETS_TOPIC in topics else 0
+        members = await broker.groups.group_ids() if OFFSETS_TOPIC in topics else ()
+        # As in lists of groups: a name is one group, whether it has members, queues or both.
+        groups = len({*members, *(queue.group for queue in await broker.queues.queues())})
     with suppress(AlpacaError):
         delayed = (await broker.delays.stats()).pending
     with suppress(AlpacaError):

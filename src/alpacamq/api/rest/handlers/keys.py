@@ -62,7 +62,8 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
     now_ms = call.backend.broker.clock.now_ms()
     expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
     if (remaining_ms := call.caller.remaining_ms) is not None:
-        # A token that ends must not create a key that does not, which its provider could not withdraw.
+        # A token or certificate that ends must not create a key that does not, which its issuer could not
+        # withdraw.
         end_ms = now_ms + max(remaining_ms, 1)
         if expires_ms is None and not access.sees_cluster(call.caller, Operation.ALTER):
             expires_ms = end_ms
@@ -88,7 +89,7 @@ async def rotate_key(call: Call[OfKey, Rotation]) -> CreatedKey:
     if (used := call.caller.key) is not None and (used.scopes or used.expires_ms is not None):
         call.check_cluster(Operation.ALTER)  # a limited key must not replace an unlimited one, nor itself
     if call.caller.remaining_ms is not None:
-        call.check_cluster(Operation.ALTER)  # nor must a token, which ends
+        call.check_cluster(Operation.ALTER)  # nor must a token or certificate, which ends
     if old is None:
         raise UnknownApiKey(f"no API key has the id {key_id!r}")
     if old.is_expired(call.backend.broker.clock.now_ms()):

@@ -9,8 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.metrics.stats import lanes_of, totals_of
 from alpacamq.api.rest.errors import UnknownTask
-from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
-from alpacamq.api.rest.parameters import GroupText, OfQueue, OfTopic, TopicText
+from alpacamq.api.rest.message_json import ReadMessage, Values
+from alpacamq.api.rest.parameters import Decode, GroupText, OfQueue, OfTopic, TopicText
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.queue.service import RedriveTask
@@ -58,6 +58,7 @@ class Peek(OfQueue, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 10
     values: Values = Values.TEXT
+    decode: Decode = False
 
 
 class QueueMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class QueueMessages(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     topic: str
-    messages: list[StoredMessage]
+    messages: list[ReadMessage]
 
 
 async def describe_queue(call: Call[OfQueue, Nothing]) -> QueueDescription:
@@ -102,7 +103,9 @@ async def peek_queue(call: Call[Peek, Nothing]) -> QueueMessages:
     return QueueMessages(
         group=query.group,
         topic=query.topic,
-        messages=[stored_message(partition, record, query.values) for partition, record in found],
+        messages=await call.backend.decoding.messages(
+            call.caller, query.topic, found, query.values, decode=query.decode
+        ),
     )
 
 

@@ -9,8 +9,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.errors import ConflictingInput
-from alpacamq.api.rest.message_json import Base64Bytes, StoredMessage, Values, stored_message
-from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, Timestamp, WaitMs, epoch_ms
+from alpacamq.api.rest.message_json import Base64Bytes, ReadMessage, Values
+from alpacamq.api.rest.parameters import (
+    Decode,
+    OffsetNumber,
+    OfPartition,
+    OfTopic,
+    Timestamp,
+    WaitMs,
+    epoch_ms,
+)
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     PartitionView,
@@ -26,6 +34,7 @@ from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
+from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX
 from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.tracing import ClientApi
@@ -78,6 +87,7 @@ class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fiel
     wait_ms: WaitMs = 0
     isolation: Isolation = Isolation.READ_COMMITTED
     values: Values = Values.TEXT
+    decode: Decode = False
 
 
 class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +106,7 @@ class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True)
     wait_ms: WaitMs = 0
     isolation: Isolation = Isolation.READ_COMMITTED
     values: Values = Values.TEXT
+    decode: Decode = False
 
 
 class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +117,7 @@ class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    messages: list[StoredMessage]
+    messages: list[ReadMessage]
     next_offset: int
     end_offset: int
     start_offset: int
@@ -117,7 +128,7 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of several partitions by timestamp, in order within each. Offsets are by partition."""
 
     topic: str
-    messages: list[StoredMessage]
+    messages: list[ReadMessage]
     next_offsets: dict[str, int]
     end_offsets: dict[str, int]
     skipped: list[SkippedBatch] | UnsetType = UNSET
@@ -129,18 +140,18 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
     _check_one_start(query, "offset")
     offsets = None if query.offset is UNSET else {query.partition: query.offset}
     (reading,) = readings = await _readings(call, views, query, offsets)
-    messages: list[StoredMessage] = []
+    found: list[tuple[int, Record]] = []
 
     async def read() -> bool:
         page = await reading.read(query.limit, query.max_bytes)
-        messages.extend(stored_message(reading.index, record, query.values) for record in page.records)
-        return bool(messages or reading.skipped)
+        found.extend((reading.index, record) for record in page.records)
+        return bool(found or reading.skipped)
 
     await read_or_wait(broker.reads, read, readings, query.wait_ms, committed=_is_committed(query))
     return PartitionMessages(
         topic=query.topic,
         partition=query.partition,
-        messages=messages,
+        messages=await _messages(call, found),
         next_offset=reading.next_offset,
         end_offset=reading.end_offset,
         start_offset=reading.bounds.start_offset,
@@ -154,20 +165,30 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     offsets = None if query.offsets is UNSET else places(query.offsets)
     views = await view_partitions(broker, query.topic, offsets)
     readings = await _readings(call, views, query, offsets)
-    messages: list[StoredMessage] = []
+    found: list[tuple[int, Record]] = []
 
     async def read() -> bool:
-        found = await read_fairly(readings, query.limit, query.max_bytes)
-        messages.extend(stored_message(part.index, record, query.values) for part, record in found)
-        return bool(messages) or any(each.skipped for each in readings)
+        some = await read_fairly(readings, query.limit, query.max_bytes)
+        found.extend((part.index, record) for part, record in some)
+        return bool(found) or any(each.skipped for each in readings)
 
     await read_or_wait(broker.reads, read, readings, query.wait_ms, committed=_is_committed(query))
     return TopicMessages(
         topic=query.topic,
-        messages=messages,
+        messages=await _messages(call, found),
         next_offsets={str(each.index): each.next_offset for each in readings},
         end_offsets={str(each.index): each.end_offset for each in readings},
         skipped=skipped_of(readings),
+    )
+
+
+async def _messages(
+    call: Call[PartitionPlace, Nothing] | Call[TopicPlace, Nothing] | Call["KeyQuery", Nothing],
+    found: Sequence[tuple[int, Record]],
+) -> list[ReadMessage]:
+    query = call.parameters
+    return await call.backend.decoding.messages(
+        call.caller, query.topic, found, query.values, decode=query.decode
     )
 
 
@@ -252,13 +273,14 @@ class KeyQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offsets: OffsetPlaces | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 100
     values: Values = Values.TEXT
+    decode: Decode = False
 
 
 class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Messages with the key, partition by partition. More may follow from `next_offsets` on."""
 
     topic: str
-    messages: list[StoredMessage]
+    messages: list[ReadMessage]
     looked_at: int
     next_offsets: dict[str, int]
     end_offsets: dict[str, int]
@@ -280,12 +302,12 @@ async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
         )
         for view in views
     ]
-    messages: list[StoredMessage] = []
+    found: list[tuple[int, Record]] = []
     looked_at = size_bytes = 0
     for reading in readings:
         while (
             reading.next_offset < reading.end_offset
-            and len(messages) < query.limit
+            and len(found) < query.limit
             and looked_at < MAX_SEARCHED_RECORDS
             and size_bytes < MAX_SEARCHED_BYTES
         ):
@@ -297,15 +319,15 @@ async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
             for record in page.records:
                 if record.key != key:
                     continue
-                messages.append(stored_message(reading.index, record, query.values))
-                if len(messages) == query.limit:
+                found.append((reading.index, record))
+                if len(found) == query.limit:
                     reading.next_offset = record.offset + 1
                     break
             if reading.next_offset == at:
                 break  # the limit is reached
     return FoundMessages(
         topic=query.topic,
-        messages=messages,
+        messages=await _messages(call, found),
         looked_at=looked_at,
         next_offsets={str(each.index): each.next_offset for each in readings},
         end_offsets={str(each.index): each.end_offset for each in readings},

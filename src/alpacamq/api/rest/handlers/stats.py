@@ -110,12 +110,14 @@ class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Series with common timestamps. A broker keeps one sample every `interval_ms`, for an hour.
 
-    Values are sums over all nodes; `missing_nodes` did not answer.
+    Values are sums over all nodes; `missing_nodes` did not answer. A node keeps the 250 largest series of a
+    measure; `omitted` is the number of the others.
     """
 
     interval_ms: int
     times: list[int]
     series: list[HistorySeries]
+    omitted: int
     missing_nodes: list[int] | UnsetType = UNSET
 
 
@@ -139,6 +141,7 @@ async def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
             )
             for key, values in zip(found.keys, found.values, strict=True)
         ],
+        omitted=found.omitted,
         missing_nodes=[int(each) for each in missing] or UNSET,
     )
 

@@ -1,15 +1,20 @@
 """Tenants: creating, changing, suspending and deleting them, their principals, topics and usage."""
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker import administration
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.tenant_usage import DESCRIBE_MS
 from alpacamq.cluster.commands import AlterTenant
 from alpacamq.cluster.tenants import topics_of
+from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.errors import (
     FeatureNotEnabled,
     InvalidPrincipal,
@@ -17,8 +22,9 @@ from alpacamq.model.errors import (
     PolicyViolation,
     TenantExists,
     UnknownTenant,
+    UnknownTopic,
 )
-from alpacamq.model.names import MAX_TENANT_LENGTH, local_topic
+from alpacamq.model.names import MAX_TENANT_LENGTH, local_topic, split_id
 from alpacamq.model.topics import INT64_MAX
 from alpacamq.security.tenants import (
     MAX_PRINCIPAL_LENGTH,
@@ -153,11 +159,7 @@ async def _set_status(
 
 async def delete_tenant(call: Call[OfTenant, Nothing]) -> None:
     broker, tenant = call.backend.broker, call.parameters.tenant
-    broker.access.tenant(tenant)
-    # Another tenant of this id must not find them.
-    if groups := await broker.tenant_usage.groups_of(tenant):
-        raise PolicyViolation(f"tenant {tenant!r} has groups, such as {groups[0]!r}; delete them first")
-    await broker.access.delete_tenant(tenant)
+    await administration.delete_tenant(broker.metadata, broker.access, broker.groups, tenant)
 
 
 async def add_principal(call: Call[OfPrincipal, Membership]) -> wire.TenantDescription:
@@ -196,6 +198,33 @@ async def tenant_usage(call: Call[OfTenant, Nothing]) -> wire.TenantUsage:
         storage_bytes=usage.storage_bytes,
         groups=usage.groups,
         limits=_limits(tenant),
+    )
+
+
+async def tenant_stats(call: Call[OfTenant, Nothing]) -> wire.TenantStats:
+    broker = call.backend.broker
+    tenant = broker.access.tenant(call.parameters.tenant)
+    topics = topics_of(broker.topics.image, tenant.id)
+    bounds = await bounds_of_topics(broker, topics, DESCRIBE_MS)
+    known = [each for of_topic in bounds.values() for each in of_topic if each is not None]
+    delayed = 0
+    for topic in topics:
+        with suppress(UnknownTopic):  # deleted meanwhile
+            delayed += (await broker.delays.stats(topic.name)).pending
+    found = await broker.transactions.find(ListTransactions())
+    transactions = [each for each in found if split_id(each.transactional_id)[0] == tenant.id]
+    return wire.TenantStats(
+        id=tenant.id,
+        messages=sum(each.messages for each in known),
+        storage_bytes=sum(each.size_bytes for each in known),
+        written_total=sum(each.high_watermark for each in known),
+        written_bytes_total=sum(each.written_bytes for each in known),
+        fetched_total=sum(each.fetched_messages for each in known),
+        fetched_bytes_total=sum(each.fetched_bytes for each in known),
+        groups=len(await broker.tenant_usage.groups_of(tenant.id)),
+        delayed=delayed,
+        transactional_ids=len(transactions),
+        transactions=sum(each.started_ms is not None for each in transactions),
     )
 
 
@@ -318,6 +347,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=OfTenant,
         body=Nothing,
         answers=(wire.TenantUsage,),
+        errors=(UnknownTenant,),
+    ),
+    Route(
+        method="GET",
+        path="/admin/tenants/{tenant}/stats",
+        summary="Show what a tenant has written and read, and what is in progress",
+        handler=tenant_stats,
+        parameters=OfTenant,
+        body=Nothing,
+        answers=(wire.TenantStats,),
         errors=(UnknownTenant,),
     ),
     Route(

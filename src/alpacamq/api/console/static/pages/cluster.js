@@ -22,6 +22,7 @@ export function cluster(view) {
   const health = h("span");
   const body = h("div", { class: "stack" });
   show(view.main, heading("Cluster", health), body);
+  view.unknownWhenUnreachable(health);
 
   const load = async (signal) => {
     const [status, placed] = await Promise.all([

@@ -11,7 +11,8 @@ const LIMIT = 200;
 export function delayed(view, _, query) {
   const chosen = query.get("topic");
   const body = h("div", { class: "stack" });
-  show(view.main, chosen ? trail(["Delayed", "#/delayed"], [chosen]) : null, heading(chosen ? "Delayed messages" : "Delayed", h("a", { class: "button", href: toProduce(chosen ?? "") }, "Produce")), body);
+  const actions = [h("a", { class: "button", href: toProduce(chosen ?? "") }, "Produce")];
+  show(view.main, chosen ? trail(["Delayed", "#/delayed"], [chosen]) : null, heading(chosen ? "Delayed messages" : "Delayed", actions), body);
   const load = async (signal) => {
     const [totals, { topics }, listed] = await Promise.all([
       get("/delay/stats", {}, signal),
@@ -54,7 +55,7 @@ export function delayed(view, _, query) {
     toast("The message is cancelled.");
     again();
   };
-  const again = view.live(body, load, draw);
+  const again = view.live(body, load, draw, { actions });
   return "Delayed";
 }
 

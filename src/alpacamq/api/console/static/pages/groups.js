@@ -4,7 +4,7 @@ import { get, path } from "../api.js";
 import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, toned, WINDOWS } from "../history.js";
+import { history, latest, omitted, toned, WINDOWS } from "../history.js";
 import { toGroup, toQueue, toTopic } from "../links.js";
 import { badge, bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
@@ -76,6 +76,7 @@ export function group(view, { group: name }) {
       card(
         h("span", { class: "split" }, "Lag over time", choice("Window", WINDOWS, seconds, change)),
         chart({ id: "lag", title: "Lag over time", times: lags.times, series: toned(series) }),
+        omitted(lags, "groups"),
       ),
       described.queues.length
         ? card("As a queue", h("p", { class: "chips" }, described.queues.map((topic) => h("a", { href: toQueue(name, topic) }, topic))))

@@ -2,6 +2,7 @@
 
 import { get, path, Unreachable } from "../api.js";
 import { h, show } from "../dom.js";
+import { parseExactly } from "../exact.js";
 import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
 import { messageList } from "../message_list.js";
@@ -27,15 +28,16 @@ export function messages(view, { topic }, query) {
     open: query.get("open"),
   };
   const form = h("div");
+  const produce = h("a", { class: "button", href: toProduce(topic), hidden: true }, "Produce");
   const found = h("div", { class: "stack", "aria-busy": "true" }, empty("Reading…"));
   show(
     view.main,
     trail(["Topics", "#/topics"], [topic, toTopic(topic)], ["Messages"]),
-    heading("Messages", h("a", { class: "button", href: toProduce(topic) }, "Produce")),
+    heading("Messages", produce),
     form,
     found,
   );
-  browse(view, topic, wanted, form, found);
+  browse(view, topic, wanted, form, found, produce);
   return `Messages of ${topic}`;
 }
 
@@ -58,9 +60,10 @@ function chooseTopic(view) {
   return "Messages";
 }
 
-async function browse(view, topic, wanted, form, found) {
+async function browse(view, topic, wanted, form, found, produce) {
   try {
     const described = await get(path`/topics/${topic}`, {}, view.signal);
+    produce.hidden = false;
     show(form, controls(topic, wanted, described.partitions));
     // The leaders of the others do not answer.
     const readable = described.partitions.filter((part) => part.end_offset !== null);
@@ -70,7 +73,7 @@ async function browse(view, topic, wanted, form, found) {
     found.removeAttribute("aria-busy");
   } catch (error) {
     if (view.signal.aborted) return;
-    if (error instanceof Unreachable) setTimeout(() => view.signal.aborted || browse(view, topic, wanted, form, found), RETRY_MS);
+    if (error instanceof Unreachable) setTimeout(() => view.signal.aborted || browse(view, topic, wanted, form, found, produce), RETRY_MS);
     else show(found, refused(error));
   }
 }
@@ -88,7 +91,7 @@ async function read(topic, wanted, all, signal) {
   else if (wanted.by === "earliest") starts = startsBy(parts, (part) => part.start_offset);
   else starts = startsBy(parts, (part) => part.end_offset - share);
   starts = clamped(parts, starts);
-  const answer = await get(path`/topics/${topic}/messages`, { offsets: writePlaces(starts), limit: PAGE }, signal);
+  const answer = await get(path`/topics/${topic}/messages`, { offsets: writePlaces(starts), limit: PAGE, decode: true }, signal, parseExactly);
   const isAtStart = parts.every((part) => starts[part.partition] <= part.start_offset);
   const isAtEnd = parts.every((part) => answer.next_offsets[part.partition] >= answer.end_offsets[part.partition]);
   const before = clamped(parts, startsBy(parts, (part) => starts[part.partition] - share));
@@ -104,8 +107,9 @@ async function readByKey(topic, wanted, parts, signal) {
   const starts = wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset);
   const answer = await get(
     path`/topics/${topic}/messages/find`,
-    { key: wanted.at, offsets: writePlaces(clamped(parts, starts)), limit: PAGE },
+    { key: wanted.at, offsets: writePlaces(clamped(parts, starts)), limit: PAGE, decode: true },
     signal,
+    parseExactly,
   );
   const isAtEnd = Object.entries(answer.next_offsets).every(([part, next]) => next >= answer.end_offsets[part]);
   return {

@@ -4,7 +4,7 @@ import { get, Problem } from "../api.js";
 import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, values, WINDOWS } from "../history.js";
+import { history, latest, omitted, values, WINDOWS } from "../history.js";
 import { toTopic } from "../links.js";
 import { badge, card, choice, heading, stat, stats, table } from "../parts.js";
 
@@ -15,6 +15,7 @@ export function overview(view) {
   const health = h("span");
   const body = h("div", { class: "stack" });
   show(view.main, heading("Overview", health), body);
+  view.unknownWhenUnreachable(health);
 
   const load = async (signal) => {
     const [totals, well, rates, byTopic, consumed, delays] = await Promise.all([
@@ -68,7 +69,7 @@ export function overview(view) {
         }),
         stat("Transactions", format.brief(totals.open_transactions), { note: "open" }),
       ),
-      card("Busiest topics", busiest(byTopic, consumed)),
+      card("Busiest topics", busiest(byTopic, consumed), omitted(byTopic, "topics")),
     ];
   };
   const again = view.live(body, load, draw);

@@ -3,6 +3,7 @@
 import { get, path, send } from "../api.js";
 import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
+import { parseExactly } from "../exact.js";
 import * as format from "../format.js";
 import { history, values, WINDOWS } from "../history.js";
 import { toDeadLetters, toGroup, toMessages, toQueue, toTopic } from "../links.js";
@@ -58,10 +59,11 @@ export function queue(view, { group, topic }) {
     toast("The queue was purged.");
     again();
   };
+  const actions = [h("a", { class: "button", href: toMessages(topic) }, "Browse"), button("Purge", purge, { tone: "danger" })];
   show(
     view.main,
     trail(["Queues", "#/queues"], [group, toGroup(group)], [topic]),
-    heading(topic, h("a", { class: "button", href: toMessages(topic) }, "Browse"), button("Purge", purge, { tone: "danger" })),
+    heading(topic, actions),
     body,
   );
   const load = async (signal) => {
@@ -73,7 +75,7 @@ export function queue(view, { group, topic }) {
     const letters = described.dead_letter_topic;
     const [dead, peeked] = await Promise.all([
       letters ? countDeadLetters(letters, signal) : 0,
-      isPeeking ? get(`${where}/messages`, { limit: PEEKED }, signal) : null,
+      isPeeking ? get(`${where}/messages`, { limit: PEEKED, decode: true }, signal, parseExactly) : null,
     ]);
     return { described, lanes: lanes.lanes, rates, letters, dead, peeked };
   };
@@ -118,7 +120,7 @@ export function queue(view, { group, topic }) {
       card("Partitions", partitions(described)),
     ];
   };
-  const again = view.live(body, load, draw);
+  const again = view.live(body, load, draw, { actions });
   return `${topic} for ${group}`;
 }
 
@@ -172,10 +174,11 @@ export function deadLetters(view, { topic }) {
     toast(`${format.count(started.to_move)} dead letters are moved back to their topics.`);
     again();
   };
+  const actions = [h("a", { class: "button", href: toTopic(topic) }, "Topic"), button("Redrive all", redrive, { tone: "primary" })];
   show(
     view.main,
     trail(["Queues", "#/queues"], ["Dead letters"]),
-    heading(topic, h("a", { class: "button", href: toTopic(topic) }, "Topic"), button("Redrive all", redrive, { tone: "primary" })),
+    heading(topic, actions),
     body,
   );
   const load = async (signal) => {
@@ -184,7 +187,7 @@ export function deadLetters(view, { topic }) {
       get("/reliability/stats", { topic, group: KEEPER }, signal),
     ]);
     const where = keepers.length ? path`/groups/${KEEPER}/queues/${topic}/messages` : path`/topics/${topic}/messages`;
-    const [{ messages }, count] = await Promise.all([get(where, { limit: LETTERS }, signal), countDeadLetters(topic, signal)]);
+    const [{ messages }, count] = await Promise.all([get(where, { limit: LETTERS, decode: true }, signal, parseExactly), countDeadLetters(topic, signal)]);
     return { letters: messages, count, redrives };
   };
   const draw = ({ letters, count, redrives }) => [
@@ -205,6 +208,6 @@ export function deadLetters(view, { topic }) {
       task.failure ? h("p", { class: "refused" }, task.failure) : null,
     );
   };
-  const again = view.live(body, load, draw);
+  const again = view.live(body, load, draw, { actions });
   return `Dead letters of ${topic}`;
 }

@@ -4,8 +4,8 @@ import { get, path } from "../api.js";
 import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, toned, values, WINDOWS } from "../history.js";
-import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toTopic } from "../links.js";
+import { history, latest, omitted, toned, values, WINDOWS } from "../history.js";
+import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toSubjects, toTopic } from "../links.js";
 import { bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
 const LIMIT = 1000;
@@ -66,6 +66,7 @@ export function topics(view) {
         { key: (row) => row.name, label: "Topics", empty: wanted ? "No topic matches." : "No topics yet." },
       ),
       answer.next ? h("p", { class: "note" }, `The first ${format.count(LIMIT)} are shown.`) : null,
+      omitted(answer.published, "topics"),
     ];
   };
   const again = view.live(list, load, draw);
@@ -75,16 +76,11 @@ export function topics(view) {
 export function topic(view, { topic: name }) {
   let seconds = 900;
   const body = h("div", { class: "stack" });
-  show(
-    view.main,
-    trail(["Topics", "#/topics"], [name]),
-    heading(
-      name,
-      h("a", { class: "button", href: toMessages(name) }, "Browse"),
-      h("a", { class: "button primary", href: toProduce(name) }, "Produce"),
-    ),
-    body,
-  );
+  const actions = [
+    h("a", { class: "button", href: toMessages(name) }, "Browse"),
+    h("a", { class: "button primary", href: toProduce(name) }, "Produce"),
+  ];
+  show(view.main, trail(["Topics", "#/topics"], [name]), heading(name, actions), body);
   const load = async (signal) => {
     const [described, rates] = await Promise.all([
       get(path`/topics/${name}`, {}, signal),
@@ -122,6 +118,7 @@ export function topic(view, { topic: name }) {
             { label: "consumed", values: consumed, tone: "tone-2" },
           ],
         }),
+        omitted(rates, "topics and groups"),
       ),
       lags.length
         ? card("Lag by group", chart({ id: "lag", title: "Lag by group", times: rates.times, series: toned(lags) }), h("p", { class: "chips" }, lags.map(({ label }) => h("a", { href: toGroup(label) }, label))))
@@ -132,11 +129,12 @@ export function topic(view, { topic: name }) {
         "p",
         { class: "chips" },
         h("a", { href: toDelayed(name) }, "Delayed messages"),
+        h("a", { href: toSubjects({ contains: `${name}-` }) }, "Schemas"),
         name.endsWith(".dlq") ? h("a", { href: toDeadLetters(name) }, "Dead letters") : null,
       ),
     ];
   };
-  const again = view.live(body, load, draw);
+  const again = view.live(body, load, draw, { actions });
   return name;
 }
 

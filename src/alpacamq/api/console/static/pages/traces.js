@@ -86,7 +86,34 @@ function micros(text) {
   return Math.floor(Date.parse(text.replace(/\.\d+/, "")) * 1000) + Number(fraction.padEnd(6, "0").slice(0, 6));
 }
 
-function journey({ trace_id: id, status, events }) {
+/** Whether a client read the log without naming a group, such as this console. */
+const isUngroupedRead = (event) => event.name === "consume.fetched" && !event.group && !("delivery_count" in (event.attributes ?? {}));
+
+/**
+ * Split events into the journey of the message and reads without a group. Kafka clients do not name their group in a fetch:
+ * their reads belong to the journey if another step follows.
+ */
+function split(events) {
+  const end = events.findLastIndex((event) => !isUngroupedRead(event));
+  if (end < 0) return [events, []];
+  const isListedApart = (event, at) => isUngroupedRead(event) && (at > end || event.door === "http");
+  return [events.filter((event, at) => !isListedApart(event, at)), events.filter(isListedApart)];
+}
+
+function ungroupedReads(events) {
+  return table(
+    [
+      { label: "Read at", cell: (row) => format.timestamp(micros(row.at) / 1000) },
+      { label: "API", cell: (row) => row.door },
+      { label: "By", kind: "name", cell: (row) => row.consumer ?? "–" },
+    ],
+    events,
+    { key: (row) => `${row.span_id}/${row.at}`, label: "Reads without a group" },
+  );
+}
+
+function journey({ trace_id: id, status, events: all }) {
+  const [events, apart] = split(all);
   const times = events.map((event) => micros(event.at));
   const [first, last] = [times[0], times.at(-1)];
   const whole = Math.max(last - first, 1);
@@ -102,6 +129,7 @@ function journey({ trace_id: id, status, events }) {
       "Journey",
       h("ol", { class: "journey" }, events.map((event, at) => step(event, times, at, first, whole))),
     ),
+    apart.length ? card("Reads without a group", ungroupedReads(apart)) : null,
     h("p", { class: "note" }, "Trace id ", h("code", null, id)),
   ];
 }

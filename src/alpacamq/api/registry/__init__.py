@@ -1,0 +1,1 @@
+"""The schema registry's HTTP API, compatible with Confluent's."""

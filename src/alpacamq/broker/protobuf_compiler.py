@@ -1,0 +1,134 @@
+"""Owns the process that parses Protobuf schemas.
+
+Starts the process with the first schema, and again after it has ended. A schema that ends it twice is
+invalid; the first end may have had another cause. One schema is parsed at a time.
+"""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from concurrent.futures import Executor
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from alpacamq.model.errors import CoordinatorUnavailable
+from alpacamq.registry.messages import Source
+from alpacamq.registry.schema import InvalidSchema
+
+if TYPE_CHECKING:
+    from alpacamq.registry.protobuf import ProtobufSchema
+
+log = structlog.get_logger()
+
+# The processor time of the process is limited; this is for one that waits, on a machine without time for it.
+TIMEOUT_SECONDS: Final = 60.0
+MAX_ATTEMPTS: Final = 2
+# A schema with more is made ready for data in a thread; that of others takes no time worth it.
+LARGE_CHARACTERS: Final = 32 << 10
+
+
+class _Ended(Exception):
+    """The process ended before it replied."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+class ProtobufCompiler:
+    """Parses Protobuf schemas, in a process of its own."""
+
+    def __init__(self, executor: Executor | None = None, timeout_s: float = TIMEOUT_SECONDS) -> None:
+        self._executor = executor
+        self._timeout_s = timeout_s
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the process, if it runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def parse(self, source: Source) -> "ProtobufSchema":
+        """Return a parsed schema. Raises InvalidSchema."""
+        # The protobuf runtime is loaded with the first schema; that takes too long for the event loop.
+        if (worker := "alpacamq.broker.protobuf_worker") not in sys.modules:
+            await asyncio.get_running_loop().run_in_executor(self._executor, import_module, worker)
+        from alpacamq.registry.protobuf import ProtobufSchema
+
+        from .protobuf_worker import Compiled, CompileRequest, Rejected
+
+        try:
+            request = msgspec.msgpack.encode(CompileRequest(source.text, list(source.dependencies)))
+        except UnicodeEncodeError:
+            raise InvalidSchema("the text is no valid Unicode") from None
+        async with self._turn:
+            reply = msgspec.msgpack.decode(await self._ask(request), type=Compiled | Rejected)
+        if isinstance(reply, Rejected):
+            raise InvalidSchema(reply.message)
+        schema = ProtobufSchema(reply.serialized, reply.dependencies, reply.canonical, reply.normalized)
+        if len(reply.canonical) > LARGE_CHARACTERS or sum(map(len, reply.dependencies)) > LARGE_CHARACTERS:
+            await asyncio.get_running_loop().run_in_executor(self._executor, schema.prepare)
+        return schema
+
+    async def close(self) -> None:
+        """End the process, and start no other."""
+        self._is_closed = True
+        await self._end()
+
+    async def _ask(self, request: bytes) -> bytes:
+        status = 0
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await self._exchange(request)
+            except _Ended as ended:
+                status = ended.status
+                log.warning("protobuf_compiler_ended", status=status)
+            except TimeoutError:
+                await self._end()
+                raise CoordinatorUnavailable("the Protobuf compiler does not answer; try again") from None
+            except asyncio.CancelledError:
+                # The reply would be taken for that to the next request.
+                await self._end()
+                raise
+            if status == -signal.SIGXCPU:
+                raise InvalidSchema("the schema takes too long to parse")
+        raise InvalidSchema(f"the schema ends the Protobuf compiler (status {status})")
+
+    async def _exchange(self, request: bytes) -> bytes:
+        from .protobuf_worker import LENGTH_BYTES
+
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(len(request).to_bytes(LENGTH_BYTES) + request)
+            await process.stdin.drain()
+            length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
+            return await process.stdout.readexactly(length)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            raise _Ended(await process.wait()) from None
+
+    async def _started(self) -> Process:
+        if self._is_closed:
+            raise CoordinatorUnavailable("the broker stops")
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "alpacamq.broker.protobuf_worker"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is for the broker, which ends the process
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()

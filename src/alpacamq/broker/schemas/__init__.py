@@ -1,0 +1,1 @@
+"""Checks of records by the schema registry."""

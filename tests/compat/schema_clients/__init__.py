@@ -1,0 +1,1 @@
+"""Programs in JavaScript and Go that use a schema registry with unmodified clients."""

@@ -1,0 +1,317 @@
+"""Pipelines over topics whose values name their schema in the registry, through evolutions of the schemas."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq_spark.pipelines import read_archive
+from alpacamq_spark.pipelines.archive.queries import query_archive
+from alpacamq_spark.pipelines.archive.table import ArchiveTable
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+from tests.brokers import Broker
+
+from .pipeline_files import RecordedProgress, Workshop
+from .registries import allow_any_change, record, register, send_bytes
+from .topics import deliveries, make_topic
+
+ARCHIVE = """
+kind = "archive"
+registry = "{registry}"
+decode = "registry"
+
+[source]
+topics = ["{topic}"]
+max_records = 1000
+
+[sink]
+path = "archive"
+
+[[steps]]
+do = "compact"
+fan_in = 2
+"""
+
+
+@pytest.fixture
+def registry(broker: Broker) -> str:
+    """The address of the broker's schema registry."""
+    return f"http://{broker.http_address}/schemas"
+
+
+def rows(spark: SparkSession, workshop: Workshop) -> list[Any]:
+    """The decoded values of an archive, in order."""
+    found = read_archive(spark, str(workshop.directory / "archive")).orderBy("partition", "offset").collect()
+    return [row.data and plain(row.data) for row in found]
+
+
+def plain(row: Row) -> dict[str, Any]:
+    return dict(row.asDict(recursive=True))
+
+
+def test_an_archive_of_avro_values_goes_on_with_new_fields_and_wider_types(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    inner = record("Line", item="string", count="int")
+    first = register(
+        registry,
+        f"{topic}-value",
+        record("Order", id="int", price="float", old="string", lines={"type": "array", "items": inner}),
+    )
+    order = {"id": 1, "price": 1.5, "old": "x", "lines": [{"item": "tea", "count": 2}]}
+    unknown = b"\x00\x00\x0f\xff\xff" + first.avro(order)[5:]
+    bad = [b"no prefix", unknown, first.avro(order)[:-1], None]
+    send_bytes(workshop.broker, topic, [first.avro(order), *bad])
+    pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, registry=registry))
+    told = RecordedProgress()
+    assert workshop.run(pipeline, told).rows == 5
+    assert told.sentences == [f"{topic} is read as version 1 of subject {topic}-value"]
+    assert rows(spark, workshop) == [order, None, None, None, None]
+    # Fields come and go, types become wider, and old records still arrive.
+    inner = record("Line", item="string", count="long", note=("string", "none"))
+    second = register(
+        registry,
+        f"{topic}-value",
+        record(
+            "Order",
+            id="long",
+            price="double",
+            lines={"type": "array", "items": inner},
+            extra=(["null", "int"], None),
+        ),
+    )
+    new = {"id": 2**40, "price": 0.1, "lines": [{"item": "cake", "count": 2**33, "note": "n"}], "extra": 7}
+    by_guid = second.avro(new)[5:]
+    send_bytes(workshop.broker, topic, [first.avro(order), second.avro(new)])
+    send_bytes(
+        workshop.broker, topic, [by_guid], headers=[("__value_schema_id", b"\x01" + second.guid.bytes)]
+    )
+    assert workshop.run(pipeline).rows == 3
+    new_as_archived = {"id": 2**40, "price": 0.1, "old": None, "lines": new["lines"], "extra": 7}
+    lines = [{"item": "tea", "count": 2, "note": None}]
+    expected = [
+        {"id": 1, "price": 1.5, "old": "x", "lines": lines, "extra": None},
+        *[None] * 4,
+        # Fields that a writer did not know have the default of the reader's schema.
+        {"id": 1, "price": 1.5, "old": None, "lines": [{**lines[0], "note": "none"}], "extra": None},
+        new_as_archived,
+        new_as_archived,
+    ]
+    assert rows(spark, workshop) == expected
+
+
+def test_files_are_merged_with_others_of_the_same_types_only(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    text = ARCHIVE.replace("max_records = 1000", "max_records = 1")
+    pipeline = workshop.pipeline(text.format(topic=topic, registry=registry))
+    for kind, numbers in (("int", [1, 2]), ("double", [3.5, 4.5, 5.5])):
+        schema = register(registry, f"{topic}-value", record("Number", number=kind))
+        send_bytes(workshop.broker, topic, [schema.avro({"number": number}) for number in numbers])
+        workshop.run(pipeline)
+    # The last batch is never merged.
+    table = ArchiveTable(str(workshop.directory / "archive"), spark)
+    assert [(each.first, each.last) for each in table.segments()[0]] == [(0, 1), (2, 3), (4, 4)]
+    query = "SELECT sum(number) AS total FROM `TOPIC`".replace("TOPIC", topic)
+    assert query_archive(pipeline, query, spark=spark).data["rows"] == [{"total": 16.5}]
+
+
+def test_an_archive_of_json_values_goes_on_when_integers_become_numbers(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    properties: dict[str, Any] = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    allow_any_change(registry, f"{topic}-value")
+    first = register(registry, f"{topic}-value", {"type": "object", "properties": properties}, "JSON")
+    send_bytes(
+        workshop.broker, topic, [first.json({"id": 1, "at": "2026-01-31T12:00:00Z"}), first.json({"id": "x"})]
+    )
+    pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, registry=registry))
+    workshop.run(pipeline)
+    properties = {
+        **properties,
+        "id": {"type": "number"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    }
+    second = register(registry, f"{topic}-value", {"type": "object", "properties": properties}, "JSON")
+    send_bytes(workshop.broker, topic, [second.json({"id": 2.5, "tags": ["a"]})])
+    workshop.run(pipeline)
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    found = rows(spark, workshop)
+    assert found[0]["at"].astimezone(UTC) == noon
+    assert [each and (each["id"], each["tags"]) for each in found] == [(1.0, None), None, (2.5, ["a"])]
+
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Line {{ string item = 1; {count} count = 2; }}
+message Order {{
+  int32 id = 1;
+  google.protobuf.Timestamp at = 2;
+  repeated Line lines = 3;
+  map<string, int64> stock = 4;
+  optional string note = 5;
+  Kind kind = 6;
+  {more}
+}}
+enum Kind {{ NONE = 0; RUSH = 1; }}
+"""
+
+
+def test_an_archive_of_protobuf_values_goes_on_with_new_fields_and_wider_types(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    first = register(registry, f"{topic}-value", PROTO.format(count="int32", more=""), "PROTOBUF")
+    order = {
+        "id": 1,
+        "at": "2026-01-31T12:00:00Z",
+        "lines": [{"item": "tea", "count": 2}],
+        "stock": {"tea": "5"},
+        "kind": "RUSH",
+    }
+    sent = first.protobuf(registry, order, "Order")
+    send_bytes(workshop.broker, topic, [sent, first.protobuf(registry, {"item": "tea"}, "Line"), sent[:-1]])
+    text = ARCHIVE.replace('decode = "registry"', 'decode = "registry"\nmessage = "Order"')
+    pipeline = workshop.pipeline(text.format(topic=topic, registry=registry))
+    workshop.run(pipeline)
+    more = "oneof paid { string card = 7; uint64 cash = 8; }"
+    second = register(registry, f"{topic}-value", PROTO.format(count="int64", more=more), "PROTOBUF")
+    changed = {**order, "lines": [{"item": "cake", "count": str(2**40)}], "note": "n", "cash": str(2**64 - 1)}
+    send_bytes(workshop.broker, topic, [sent, second.protobuf(registry, changed, "Order")])
+    workshop.run(pipeline)
+    decoded = {
+        "id": 1,
+        "lines": [{"item": "tea", "count": 2}],
+        "stock": {"tea": 5},
+        "note": None,
+        "kind": "RUSH",
+        "card": None,
+        "cash": None,
+    }
+    found = rows(spark, workshop)
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert [each and each.pop("at").astimezone(UTC) for each in found] == [noon, None, None, noon, noon]
+    new = {"lines": [{"item": "cake", "count": 2**40}], "note": "n", "cash": Decimal(2**64 - 1)}
+    assert found == [decoded, None, None, decoded, {**decoded, **new}]
+
+
+def test_a_type_that_does_not_go_with_the_archived_one_is_refused(
+    workshop: Workshop, cluster: Cluster, topic: str, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, registry=registry))
+    with pytest.raises(InvalidPipeline, match=f"has no schema for '{topic}-value'"):
+        workshop.run(pipeline)
+    register(registry, f"{topic}-value", record("A", id="int"))
+    workshop.run(pipeline)
+    allow_any_change(registry, f"{topic}-value")
+    register(registry, f"{topic}-value", record("A", id="string"))
+    with pytest.raises(InvalidPipeline, match="id is string, and was int before"):
+        workshop.run(pipeline)
+    pinned = ARCHIVE.replace('decode = "registry"', 'decode = "registry"\nversion = 1')
+    workshop.run(workshop.pipeline(pinned.format(topic=topic, registry=registry)))
+
+
+TRANSFORM = '''
+kind = "transform"
+registry = "{registry}"
+sql = """
+SELECT id, amount * 2 AS double, date_format(at, 'HH:mm') AS at, _key.region AS region, _offset
+FROM orders
+"""
+[sources.orders]
+topic = "{topic}"
+decode = "registry"
+decode_key = "registry"
+malformed = "{malformed}"
+[sink]
+topic = "{topic}-out"
+key = "region"
+'''
+
+
+def test_sql_uses_typed_columns_of_values_and_keys(
+    workshop: Workshop, cluster: Cluster, topic: str, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-out", partitions=1)
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    amount = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    value = register(registry, f"{topic}-value", record("Order", id="long", at=at, amount=amount))
+    key = register(registry, f"{topic}-key", record("Key", region="string"))
+    order = {"id": 1, "at": datetime(2026, 1, 31, 12, 30, tzinfo=UTC), "amount": Decimal("1.25")}
+    keyed = key.avro({"region": "eu"})
+    send_bytes(workshop.broker, topic, [value.avro(order), b"bad"], key=keyed)
+    pipeline = workshop.pipeline(TRANSFORM.format(topic=topic, registry=registry, malformed="drop"))
+    workshop.run(pipeline)
+    # A field that the query does not use is added, and another one gets a wider type.
+    value = register(
+        registry, f"{topic}-value", record("Order", id="double", at=at, amount=amount, more=("int", 1))
+    )
+    send_bytes(workshop.broker, topic, [value.avro({**order, "id": 2.5, "more": 2})], key=keyed)
+    workshop.run(pipeline)
+    found = [
+        (each.record.key, json.loads(each.record.value or b""))
+        for each in deliveries(cluster, f"{topic}-out")
+    ]
+    assert found == [
+        (b"eu", {"id": 1, "double": 2.5, "at": "12:30", "region": "eu"}),
+        (b"eu", {"id": 2.5, "double": 2.5, "at": "12:30", "region": "eu"}),
+    ]
+    failing = workshop.pipeline(
+        TRANSFORM.format(topic=topic, registry=registry, malformed="fail"), "failing.toml"
+    )
+    with pytest.raises(PipelineFailed, match="at partition 0, offset 1 cannot be decoded"):
+        workshop.run(failing)
+
+
+def test_the_example_of_the_guide_reads_typed_columns(
+    workshop: Workshop, cluster: Cluster, topic: str, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-large", partitions=1)
+    ordered_at = {"type": "long", "logicalType": "timestamp-millis"}
+    schema = record("Order", id="long", item="string", amount="double", ordered_at=ordered_at)
+    value = register(registry, f"{topic}-value", schema)
+    order = {"id": 1, "item": "tea", "amount": 250.0, "ordered_at": datetime(2026, 1, 31, tzinfo=UTC)}
+    send_bytes(workshop.broker, topic, [value.avro({**order, "amount": 1.0}), value.avro(order)])
+    replaced = {
+        "[sources.orders]": f'[sources.orders]\ntopic = "{topic}"',
+        "large-orders": f"{topic}-large",
+        'kind = "transform"': f'kind = "transform"\nregistry = "{registry}"',
+    }
+    workshop.run(workshop.example("registry.toml", **replaced))
+    [found] = deliveries(cluster, f"{topic}-large")
+    assert found.record.key == b"1"
+    assert json.loads(found.record.value or b"") == {
+        "id": 1,
+        "item": "tea",
+        "amount": 250.0,
+        "day": "2026-01-31",
+    }
+
+
+def test_the_connector_decodes_for_any_spark_job(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    value = register(registry, f"{topic}-value", record("Order", id="long", note=["null", "string"]))
+    key = register(registry, f"{topic}-key", {"type": "string"})
+    send_bytes(workshop.broker, topic, [value.avro({"id": 1, "note": "a"}), b"bad"], key=key.avro("k"))
+    reader = spark.read.format("alpacamq").options(
+        **{"kafka.bootstrap.servers": workshop.broker.address, "subscribe": topic}
+    )
+    reader = reader.option("decode", "key,value").option("registry", registry)
+    found = reader.load().select("key_data", "data.*", "offset").orderBy("offset").collect()
+    assert [tuple(row) for row in found] == [("k", 1, "a", 0), ("k", None, None, 1)]
+    narrow = reader.schema("data STRUCT<note: STRING>").load()
+    assert [row.data and plain(row.data) for row in narrow.collect()] == [{"note": "a"}, None]
