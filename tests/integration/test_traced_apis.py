@@ -62,6 +62,9 @@ def produced(broker: Broker, topic: str, *traces: str | None, **settings: Any) -
     producer = Producer(
         {"bootstrap.servers": broker.address, "client.id": "shop", "linger.ms": 60_000, **settings}
     )
+    # Messages of a topic that the client does not know yet are given to its partition one by one,
+    # and a flush that has begun sends the first ones as a batch of their own.
+    assert topic in producer.list_topics(topic, timeout=20).topics
     for place, trace_id in enumerate(traces):
         headers = {} if trace_id is None else {"traceparent": traceparent(trace_id)}
         producer.produce(topic, b"value" * 20, key=b"%d" % place, headers=dict(headers))
