@@ -16,11 +16,13 @@ from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.registry.errors import IncompatibleSchema
 from alpacamq.registry.messages import Draft, GetById, Register, Source
 from alpacamq.registry.protobuf import ProtobufSchema
+from alpacamq.registry.protobuf.descriptors import CONFLUENT_FILES, GOOGLE_FILES
 from alpacamq.registry.schema import MAX_SCHEMA_BYTES, Dependency, InvalidSchema, SchemaType
 
-from .open_brokers import running
+from .open_brokers import eventually, running
 
 SMALL = 'syntax = "proto3"; message A { int32 a = 1; }'
+LARGE = "".join(f"message M{number} {{ optional M{number} again = 1; }}\n" for number in range(2000))
 # A recursive option, written deeper than protoc's stack.
 CRASHING = (
     'import "google/protobuf/descriptor.proto"; message R { optional R r = 1; } '
@@ -34,6 +36,12 @@ async def compiler() -> AsyncIterator[ProtobufCompiler]:
     compiler = ProtobufCompiler()
     yield compiler
     await compiler.close()
+
+
+def workers() -> list[psutil.Process]:
+    """Return the processes of this test's compilers."""
+    children = psutil.Process().children()
+    return [child for child in children if "alpacamq.broker.protobuf_worker" in child.cmdline()]
 
 
 async def parse(
@@ -98,7 +106,6 @@ async def test_a_bad_schema_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(InvalidSchema, match=reason):
         await parse(compiler, text)
-    assert compiler.pid is not None
     assert await parse(compiler, SMALL)
 
 
@@ -173,10 +180,10 @@ async def test_a_cancelled_request_does_not_disturb_the_next(compiler: ProtobufC
 
 
 async def test_a_process_that_does_not_answer_is_replaced() -> None:
-    compiler = ProtobufCompiler(timeout_s=0.1)
+    compiler = ProtobufCompiler(timeout_s=0.001)  # less than an interpreter takes to start
     try:
         with pytest.raises(CoordinatorUnavailable, match="does not answer"):
-            await parse(compiler, CRASHING)
+            await parse(compiler, SMALL)
         assert compiler.pid is None
     finally:
         await compiler.close()
@@ -206,9 +213,33 @@ asyncio.run(main())
 
 
 async def test_a_large_schema_is_made_ready(compiler: ProtobufCompiler) -> None:
-    text = "".join(f"message M{number} {{ optional M{number} again = 1; }}\n" for number in range(2000))
-    schema = await parse(compiler, text)
+    schema = await parse(compiler, LARGE)
     assert schema.record_name(b"\2\x9e\x1f") == "M1999"
+
+
+async def test_small_schemas_do_not_wait_for_a_large_one(compiler: ProtobufCompiler) -> None:
+    await parse(compiler, SMALL)
+    large = asyncio.create_task(parse(compiler, LARGE))
+
+    async def others() -> list[psutil.Process]:
+        return [child for child in workers() if child.pid != compiler.pid]
+
+    (process,) = await eventually(others)
+    process.suspend()
+    await parse(compiler, "message B {}")
+    assert not large.done()
+    process.resume()
+    assert (await large).record_name(b"\0") == "M0"
+    assert not process.is_running()
+
+
+@pytest.mark.parametrize(
+    "name", [*GOOGLE_FILES, *CONFLUENT_FILES], ids=lambda name: name.removesuffix(".proto").replace("/", ".")
+)
+async def test_a_builtin_file_can_be_imported(compiler: ProtobufCompiler, name: str) -> None:
+    schema = await parse(compiler, f'syntax = "proto3"; import "{name}"; message A {{}}')
+    assert list(schema.imports) == [name]
+    assert schema.mismatch(b"\0") is None
 
 
 async def test_a_text_that_is_no_unicode_is_refused(compiler: ProtobufCompiler) -> None:
@@ -250,11 +281,7 @@ async def test_a_broker_registers_and_compares_protobuf_schemas(tmp_path: Path) 
         assert same == first
         parsed = await broker.registry.schema(first.id)
         assert parsed.mismatch(b"\0\x08\x01") is None
-        children = [
-            child
-            for child in psutil.Process().children()
-            if "alpacamq.broker.protobuf_worker" in child.cmdline()
-        ]
+        children = workers()
         assert await broker.registry.ask(GetById(id=first.id)) == first
     assert children
     assert not any(child.is_running() for child in children)

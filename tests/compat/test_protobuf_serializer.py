@@ -10,6 +10,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.type.interval_pb2 import Interval
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
@@ -55,6 +57,14 @@ def test_a_message_of_generated_code_survives(
     again = ProtobufSerializer(kind, client, {**SETTINGS, "auto.register.schemas": False})
     assert again(message, context) == data
     assert client.get_versions(f"{context.topic}-value") == [1]
+
+
+def test_common_types_need_no_reference(client: SchemaRegistryClient, context: SerializationContext) -> None:
+    period = Interval(start_time=Timestamp(seconds=7))
+    data = ProtobufSerializer(Interval, client, SETTINGS)(period, context)
+    assert ProtobufDeserializer(Interval, SETTINGS, client)(data, context) == period
+    text = 'syntax = "proto3"; import "google/type/money.proto"; message Bill { google.type.Money sum = 1; }'
+    client.register_schema(f"{context.topic}-bill", Schema(text, "PROTOBUF"))
 
 
 def test_the_text_and_the_descriptor_of_a_schema_can_be_read(

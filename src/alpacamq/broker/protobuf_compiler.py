@@ -1,7 +1,8 @@
-"""Owns the process that parses Protobuf schemas.
+"""Owns the processes that parse Protobuf schemas.
 
-Starts the process with the first schema, and again after it has ended. A schema that ends it twice is
-invalid; the first end may have had another cause. One schema is parsed at a time.
+One for small schemas starts with the first of them and stays. A large schema, which can take seconds, gets a
+process of its own, one at a time, so that small ones do not wait for it. A process that ended is started
+again; a schema that ends it twice is invalid, as the first end may have had another cause.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ log = structlog.get_logger()
 # The processor time of the process is limited; this is for one that waits, on a machine without time for it.
 TIMEOUT_SECONDS: Final = 60.0
 MAX_ATTEMPTS: Final = 2
-# A schema with more is made ready for data in a thread; that of others takes no time worth it.
-LARGE_CHARACTERS: Final = 32 << 10
+# A schema with more, those it imports included, is large. In less, protoc finds 0.1 s of work at most.
+LARGE_BYTES: Final = 32 << 10
 
 
 class _Ended(Exception):
@@ -39,19 +40,17 @@ class _Ended(Exception):
 
 
 class ProtobufCompiler:
-    """Parses Protobuf schemas, in a process of its own."""
+    """Parses Protobuf schemas, in other processes."""
 
     def __init__(self, executor: Executor | None = None, timeout_s: float = TIMEOUT_SECONDS) -> None:
         self._executor = executor
-        self._timeout_s = timeout_s
-        self._process: Process | None = None
-        self._turn = asyncio.Lock()
-        self._is_closed = False
+        self._small = CompilerProcess(timeout_s)
+        self._large = CompilerProcess(timeout_s)
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the process, if it runs."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        """Return the id of the process for small schemas, if it runs."""
+        return self._small.pid
 
     async def parse(self, source: Source) -> "ProtobufSchema":
         """Return a parsed schema. Raises InvalidSchema."""
@@ -66,14 +65,44 @@ class ProtobufCompiler:
             request = msgspec.msgpack.encode(CompileRequest(source.text, list(source.dependencies)))
         except UnicodeEncodeError:
             raise InvalidSchema("the text is no valid Unicode") from None
-        async with self._turn:
-            reply = msgspec.msgpack.decode(await self._ask(request), type=Compiled | Rejected)
+        is_large = len(request) > LARGE_BYTES
+        replied = await (self._large.ask(request, ends=True) if is_large else self._small.ask(request))
+        reply = msgspec.msgpack.decode(replied, type=Compiled | Rejected)
         if isinstance(reply, Rejected):
             raise InvalidSchema(reply.message)
         schema = ProtobufSchema(reply.serialized, reply.dependencies, reply.canonical, reply.normalized)
-        if len(reply.canonical) > LARGE_CHARACTERS or sum(map(len, reply.dependencies)) > LARGE_CHARACTERS:
+        if is_large:  # that of others takes too little time for a thread
             await asyncio.get_running_loop().run_in_executor(self._executor, schema.prepare)
         return schema
+
+    async def close(self) -> None:
+        """End the processes, and start no others."""
+        await self._small.close()
+        await self._large.close()
+
+
+class CompilerProcess:
+    """A process that parses one schema at a time."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the process, if it runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def ask(self, request: bytes, *, ends: bool = False) -> bytes:
+        """Return the reply to a request, after which the process ends if wanted. Raises InvalidSchema."""
+        async with self._turn:
+            try:
+                return await self._ask(request)
+            finally:
+                if ends:
+                    await self._end()
 
     async def close(self) -> None:
         """End the process, and start no other."""

@@ -136,11 +136,17 @@ def _compile(root: str, text: str, dependencies: Mapping[str, str]) -> dict[str,
 
 @cache
 def builtin_files() -> dict[str, str]:
-    """Return where the built-in files are: those that protoc brings, and others in memory."""
+    """Return where the built-in files are: Google's in its packages, the others in memory."""
+    import google.type
     import grpc_tools
 
-    directory = Path(grpc_tools.__path__[0]) / "_proto"
-    found = {name: str(directory / name) for name in GOOGLE_FILES}
+    directories = Path(grpc_tools.__path__[0]) / "_proto", Path(google.type.__path__[0]).parents[1]
+    found = {
+        name: str(path)
+        for name in GOOGLE_FILES
+        for directory in directories
+        if (path := directory / name).exists()
+    }
     for name in CONFLUENT_FILES:
         found[name] = _path(_write_memory_file(print_file(builtin(name)).encode()))
     return found

@@ -14,12 +14,25 @@ from alpacamq.registry.schema import InvalidSchema, is_base64
 
 ROOT_NAME: Final = "default.proto"
 
-# The modules of the runtime with the files that Google publishes with the compiler.
-_GOOGLE: Final = (
-    *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp"),
-    *("type", "wrappers"),
-)
-GOOGLE_FILES: Final = {f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2" for name in _GOOGLE}
+# The files that Google publishes with the compiler, and its common types. Confluent's clients send no
+# references to either.
+_GOOGLE: Final = {
+    "google/protobuf": (
+        *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct"),
+        *("timestamp", "type", "wrappers"),
+    ),
+    "google/type": (
+        *("calendar_period", "color", "date", "datetime", "dayofweek", "decimal", "expr", "fraction"),
+        *("interval", "latlng", "localized_text", "money", "month", "phone_number", "postal_address"),
+        *("quaternion", "timeofday"),
+    ),
+}
+# The modules that have them.
+GOOGLE_FILES: Final = {
+    f"{package}/{name}.proto": f"{package.replace('/', '.')}.{name}_pb2"
+    for package, names in _GOOGLE.items()
+    for name in names
+}
 _CONFLUENT_OPTION: Final = 1088
 _EXTENDED: Final = {
     "file_meta": "FileOptions",
@@ -32,6 +45,7 @@ CONFLUENT_FILES: Final = (
     "confluent/meta.proto",
     "confluent/type/decimal.proto",
     "confluent/type/variant.proto",
+    "confluent/types/decimal.proto",
 )
 
 FileProto: Final = descriptor_pb2.FileDescriptorProto
@@ -63,6 +77,10 @@ def builtin(name: str) -> Any:
         _add_meta(file)
         return file
     file.package = "confluent.type"
+    if name == "confluent/types/decimal.proto":  # the name that it had before
+        file.dependency.append("confluent/type/decimal.proto")
+        file.public_dependency.append(0)
+        return file
     file.options.java_package = "io.confluent.protobuf.type"
     file.options.java_multiple_files = True
     if name == "confluent/type/decimal.proto":
