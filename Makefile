@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz hostile pythons hooks lock clean
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto hostile pythons hooks lock clean
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -99,6 +99,10 @@ pythons: ## Run both README commands with every Python found here
 hooks: ## Have git check style before every commit
 	@scripts/setup dev
 	@$(BIN)/pre-commit install
+
+proto: ## Generate the modules of the gRPC API from its .proto files
+	@scripts/setup dev
+	@scripts/generate_protos
 
 COMPILE = $$(scripts/setup uv) pip compile --quiet --universal --generate-hashes --no-annotate \
 	--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
