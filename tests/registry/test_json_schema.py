@@ -90,6 +90,11 @@ def test_booleans_are_schemas() -> None:
             id="huge exponent",
         ),
         pytest.param(
+            f'{{"maximum": 1e{"9" * 900}}}',
+            f"number 1e{'9' * 18}… has more than 1000 digits",
+            id="exponent of many digits",
+        ),
+        pytest.param(
             f'{{"maximum": {"1" * 10_000}}}',
             "Integer value out of range",
             id="huge integer",
@@ -517,6 +522,12 @@ def test_a_union_that_refers_to_itself_by_name_checks_deep_data() -> None:
     schema = parsed({"$ref": "#/definitions/union", "definitions": {**kinds, "union": union}})
     assert schema.mismatch(b'{"next":' * 90 + b"{}" + b"}" * 90) is None
     assert schema.mismatch(b'{"next":' * 90 + b"1" + b"}" * 90) is not None
+
+
+@pytest.mark.parametrize("pattern", [1_000_000 * "[", 500_000 * "[\\", 500_000 * "(["])
+def test_a_pattern_with_classes_that_have_no_end_is_scanned_once(pattern: str) -> None:
+    for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+        assert len(refusal(msgspec.json.encode(schema).decode())) < 500
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", r"(\w+\s?)*$"])

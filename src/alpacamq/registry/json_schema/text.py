@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -97,10 +97,12 @@ def pointer(path: tuple[str | int, ...]) -> str:
 
 
 def _exact(digits: str) -> Decimal:
-    number = Decimal(digits)
-    if len(digits) > MAX_DIGITS or not -MAX_DIGITS < number.adjusted() < MAX_DIGITS:
-        raise ValueError(f"number {digits[:20]}… has more than {MAX_DIGITS} digits")
-    return number
+    try:
+        if len(digits) <= MAX_DIGITS and -MAX_DIGITS < (number := Decimal(digits)).adjusted() < MAX_DIGITS:
+            return number
+    except InvalidOperation:
+        pass  # an exponent that no Decimal has
+    raise ValueError(f"number {digits[:20]}… has more than {MAX_DIGITS} digits")
 
 
 def _plain(value: Any) -> Any:

@@ -39,7 +39,8 @@ _MAX_SEARCHED_PATTERNS = 50
 _MAX_MESSAGE = 300
 
 _REPETITION = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
-_CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])*\]", re.DOTALL)
+# A class without an end reaches to the end of the pattern: no pattern is scanned twice.
+_CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])*(?:\]|\\?\Z)", re.DOTALL)
 # Keywords that say by themselves why a value is invalid.
 _LOCAL = (
     "const",
