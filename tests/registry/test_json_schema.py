@@ -357,6 +357,11 @@ def test_schemas_and_references_have_a_bounded_depth() -> None:
             "The regular expressions of the schema are too large",
             id="groups",
         ),
+        pytest.param(
+            {"pattern": "[" + "a" * 100_000 + "]"},
+            "The regular expressions of the schema are too large",
+            id="class",
+        ),
     ],
 )
 def test_schemas_that_take_too_long_to_build_are_refused(schema: Any, reason: str) -> None:

@@ -43,9 +43,10 @@ MAX_ATTEMPTS: Final = 100
 # Of the requests that are written as one batch of records.
 MAX_BATCH_BYTES: Final = 8 << 20
 REQUEST_BYTES: Final = 1000
-# Parsed schemas that are kept: how many, and the characters of their texts.
+# Parsed schemas that are kept: how many, and the characters of their texts. Parsed, a text can take 40 times
+# its length.
 MAX_KEPT: Final = 2000
-MAX_KEPT_CHARACTERS: Final = 8 << 20
+MAX_KEPT_CHARACTERS: Final = 2 << 20
 # Schemas with more characters are parsed and compared in a thread.
 SMALL_CHARACTERS: Final = 4000
 # Attributes of parsed schemas that some languages have: a text with all references written out, and a

@@ -99,7 +99,11 @@ def check_schema(document: Document, start: Path) -> None:
 
 def check_patterns(patterns: Collection[str]) -> None:
     """Raise InvalidSchema if regular expressions take too long to compile."""
-    if sum(_ATOMS_PER_PATTERN + _atoms(pattern) for pattern in patterns) > MAX_PATTERN_ATOMS:
+    # Each character of a class takes time, too, though it is not repeated.
+    if (
+        sum(map(len, patterns)) > MAX_PATTERN_ATOMS
+        or sum(_ATOMS_PER_PATTERN + _atoms(pattern) for pattern in patterns) > MAX_PATTERN_ATOMS
+    ):
         raise InvalidSchema("The regular expressions of the schema are too large")
 
 
