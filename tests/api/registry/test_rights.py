@@ -135,6 +135,16 @@ async def test_lists_and_ids_show_subjects_that_may_be_described(api: Api) -> No
     assert (await api.ask("GET", f"/schemas/guids/{guid}")).body["error_code"] == 40403
 
 
+async def test_skipping_the_compatibility_check_needs_the_right_to_change_it(api: Api) -> None:
+    await api.grant(Operation.WRITE, "orders")
+    path = "/subjects/orders-value/versions"
+    incompatible = {"schema": '{"type":"record","name":"Other","fields":[{"name":"a","type":"bytes"}]}'}
+    assert (await api.ask("POST", path, incompatible)).status == 409
+    assert (await api.ask("POST", path, incompatible, query="force=true")).status == 403
+    await api.grant(Operation.ALTER_CONFIGS, "orders")
+    assert (await api.ask("POST", path, incompatible, query="force=true")).body["version"] == 2
+
+
 async def test_a_forbidden_reference_is_a_missing_one(api: Api) -> None:
     await api.grant(Operation.WRITE, "mine")
     answers = []
