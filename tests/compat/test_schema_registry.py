@@ -194,7 +194,7 @@ def test_protobuf_registers_the_files_that_it_imports(
     data = ProtobufSerializer(order, client, conf)(order(item={"name": "fresh hay"}), sent)
     assert bool(headers) == bool(conf)
     other = SchemaRegistryClient({"url": url})
-    (reference,) = other.get_latest_version(subject).schema.references or ()
+    (reference,) = other.get_latest_version(subject).schema.references or []
     assert (reference.name, reference.version) == ("shop/item.proto", 1)
     assert other.get_referenced_by(str(reference.subject), 1) == [other.get_latest_version(subject).schema_id]
     read = ProtobufDeserializer(order, {}, other)(data, sent)

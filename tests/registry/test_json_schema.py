@@ -531,7 +531,8 @@ def test_a_union_that_refers_to_itself_by_name_checks_deep_data() -> None:
 
 @pytest.mark.parametrize("pattern", [1_000_000 * "[", 500_000 * "[\\", 500_000 * "(["])
 def test_a_pattern_with_classes_that_have_no_end_is_scanned_once(pattern: str) -> None:
-    for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+    schemas: list[dict[str, Any]] = [{"pattern": pattern}, {"patternProperties": {pattern: {}}}]
+    for schema in schemas:
         assert len(refusal(msgspec.json.encode(schema).decode())) < 500
 
 
