@@ -494,6 +494,13 @@ def test_numbers_are_compared_exactly() -> None:
     assert schema.mismatch(b"0.35") == Mismatch("", "0.35 is not a multiple of 0.1")
 
 
+def test_numbers_of_schemas_are_compared_with_all_their_digits() -> None:
+    digits = "0." + 40 * "1"
+    first, same, other = (parse(f'{{"const": {digits}{end}}}') for end in ("1", "10", "2"))
+    assert not first.incompatibilities(same)
+    assert first.incompatibilities(other)
+
+
 def test_a_message_is_short_whatever_the_value() -> None:
     found = parse('{"type": "integer"}').mismatch(b'"' + b"x" * 100_000 + b'"')
     assert found is not None

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ MAX_NESTING = 2 * MAX_DEPTH
 # Digits of a number, and of its exponent's value: arithmetic with larger ones takes long.
 MAX_DIGITS = 1000
 
+_EXACT = Context(prec=MAX_DIGITS)
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
@@ -108,7 +109,7 @@ def _exact(digits: str) -> Decimal:
 def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         whole = value.to_integral_value()
-        return int(whole) if whole == value else value.normalize()
+        return int(whole) if whole == value else value.normalize(_EXACT)
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
