@@ -26,7 +26,7 @@ class SchemaType(StrEnum):
     PROTOBUF = "PROTOBUF"
 
 
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]++={0,2}")
 
 
 def is_base64(text: str) -> bool:

@@ -53,7 +53,7 @@ _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 # A string or comment without an end reaches to the end of the text: no text is scanned twice.
 _STRING_OR_COMMENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z|\\\Z)|/\*.*?(?:\*/|\Z)|//[^\n]*', re.DOTALL)
 _JSON_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]+)?)")
 
 N = TypeVar("N", Record, Enum, Fixed)
 
