@@ -456,9 +456,7 @@ class PendingFetch:
             0,
             NO_SESSION if session is None else session.id,
             topics,
-            hinted_nodes(self._broker.topics.image, leaders, connection.listener.name)
-            if leaders
-            else (),
+            hinted_nodes(self._broker.topics.image, leaders, connection.listener.name) if leaders else (),
         )
         slices = [part.records for part in news if part.records is not None]
         return woven(pieces, slices)
