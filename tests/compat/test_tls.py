@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from cryptography.x509 import load_pem_x509_certificate
 
 from tests import tokens
 from tests.brokers import ANY_PORT, Broker
@@ -238,6 +239,25 @@ def test_http_clients_authenticate_by_certificate_or_password(secured: Secured) 
     with httpx.Client(verify=bob, base_url=url) as other:
         assert other.get("/topics").json()["topics"] == []
         assert other.post("/topics", json={"name": "bobs"}).status_code == 403
+
+
+def test_a_key_that_a_certificate_creates_ends_with_it(secured: Secured) -> None:
+    bob = secured.authority.client("bob")
+    end_ms = round(
+        load_pem_x509_certificate(bob.certificate.read_bytes()).not_valid_after_utc.timestamp() * 1000
+    )
+    url = f"https://{secured.broker.http_address}"
+    with httpx.Client(verify=client_context(secured.authority, bob), base_url=url) as client:
+        made = client.post("/keys", json={}).json()
+        assert abs(made["expires"] - end_ms) < 10_000
+        shorter = client.post("/keys", json={"expires_in_ms": 60_000}).json()
+        assert shorter["expires"] < end_ms
+        longer = client.post("/keys", json={"expires_in_ms": end_ms})
+        assert longer.status_code == 403
+        assert client.post(f"/keys/{made['id']}/rotate", json={}).status_code == 403
+    with httpx.Client(verify=client_context(secured.authority), base_url=url) as client:
+        headers = {"Authorization": f"Bearer {made['key']}"}
+        assert client.get("/topics", headers=headers).status_code == 200
 
 
 def test_a_large_response_and_a_refused_request_arrive_whole_over_https(secured: Secured, topic: str) -> None:
