@@ -5,7 +5,7 @@ A change of quotas is in force with the next request.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
+from math import ceil
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -142,8 +142,8 @@ class TrafficLimit:
         # The bytes that one request should not exceed, at least 1.
         self.burst_bytes = self._burst_bytes if of_messages is None else self._with_messages(of_messages)
         # Amounts that may be counted together with the next ones.
-        self.grain_bytes = min((limit.grain for limit in of_bytes), default=inf)
-        self.grain_messages = inf if of_messages is None else of_messages.grain
+        self.grain_bytes = min((ceil(limit.grain) for limit in of_bytes), default=INT64_MAX)
+        self.grain_messages = INT64_MAX if of_messages is None else ceil(of_messages.grain)
 
     def charge(self, size_bytes: int, messages: int) -> int:
         """Count bytes and messages; return how long the client has to be throttled, in milliseconds."""

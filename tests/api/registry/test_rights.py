@@ -207,7 +207,9 @@ async def test_two_tenants_use_the_same_subjects_at_once(api: Api) -> None:
         made = await api.ask("POST", "/subjects/orders-value/versions", {"schema": text}, who=name)
         assert (made.status, made.body["id"]) == (200, 1)
     for name, text in schemas.items():
-        assert (await api.ask("GET", "/subjects/orders-value/versions/latest", who=name)).body["schema"] == text
+        assert (await api.ask("GET", "/subjects/orders-value/versions/latest", who=name)).body[
+            "schema"
+        ] == text
         assert (await api.ask("GET", "/schemas/ids/1", who=name)).body["schema"] == text
         used = (await api.ask("GET", "/schemas/ids/1/versions", who=name)).body
         assert used == [{"subject": "orders-value", "version": 1}]

@@ -20,6 +20,7 @@ from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningS
 from alpacamq.broker.access import Caller
 from alpacamq.broker.quotas import ClientLimits, Quotas, TrafficLimit
 from alpacamq.model.address import Address, client_host
+from alpacamq.model.topics import INT64_MAX
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.security.principals import ANONYMOUS
@@ -176,9 +177,9 @@ class Uncharged:
         """Charge a limit from now on; None if there is none."""
         self._limit = limit
         # As much as this is charged at once, and not at the end of the turn.
-        self.due_size, self.due_messages = (
-            (inf, inf) if limit is None else (limit.grain_bytes, limit.grain_messages)
-        )
+        self.due_size = self.due_messages = INT64_MAX
+        if limit is not None:
+            self.due_size, self.due_messages = limit.grain_bytes, limit.grain_messages
 
     def charge(self) -> int:
         """Charge the client for all of it; return how long it has to be throttled, in milliseconds."""

@@ -599,8 +599,9 @@ class FetchRequests:
             throttle_ms = 0
             if fetch_limit is not None:
                 for bucket in fetch_limit.buckets:
-                    if bucket.level < 0:
-                        throttle_ms = max(throttle_ms, fetch_limit.wait_ms())
+                    if bucket.level < 0.0:
+                        throttle_ms = fetch_limit.wait_ms()
+                        break
             if throttle_ms and call.session_epoch == INITIAL_EPOCH:
                 # Without a session: the client repeats the request, and expects no partitions.
                 _answer_throttled(connection, answer, header, NO_SESSION, throttle_ms)
