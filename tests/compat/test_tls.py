@@ -5,7 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -321,18 +321,16 @@ def test_sqs_clients_sign_with_a_key_with_and_without_a_certificate(secured: Sec
 
 
 def registry_client(
-    secured: Secured, pair: Pair | None = None, login: str = "", **settings: Any
+    secured: Secured, pair: Pair | None = None, settings: Mapping[str, str] | None = None
 ) -> SchemaRegistryClient:
     conf: dict[str, Any] = {
         "url": f"https://{secured.broker.registry_address}",
         "ssl.ca.location": str(secured.authority.ca),
         "max.retries": 0,
-        **settings,
+        **(settings or {}),
     }
     if pair is not None:
         conf |= {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
-    if login:
-        conf["basic.auth.user.info"] = login
     return SchemaRegistryClient(conf)
 
 
@@ -340,10 +338,10 @@ def test_registry_clients_authenticate_by_certificate_password_or_token(secured:
     schema = Schema('"string"', "AVRO")
     clients = {
         "certificate": registry_client(secured, secured.alice),
-        "password": registry_client(secured, login=f"alice:{PASSWORD}"),
+        "password": registry_client(secured, settings={"basic.auth.user.info": f"alice:{PASSWORD}"}),
         "token": registry_client(
             secured,
-            **{
+            settings={
                 "bearer.auth.credentials.source": "STATIC_TOKEN",
                 "bearer.auth.token": tokens.token("alice"),
                 "bearer.auth.logical.cluster": "any",
