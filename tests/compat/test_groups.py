@@ -128,14 +128,12 @@ def test_a_member_keeps_reading_partitions_that_do_not_move(
 def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
     start: Start, confluent: Confluent, topic: str, style: Style
 ) -> None:
-    session_ms = 20_000
-    first = start(style, instance="one", session_ms=session_ms)
-    second = start(style, instance="two", session_ms=session_ms)
+    first, second = start(style, instance="one"), start(style, instance="two")
     settled([first, second], PARTITIONS)
     losses, owned = list(first.losses), second.owned
 
     second.stop()
-    again = start(style, instance="two", session_ms=session_ms)
+    again = start(style, instance="two")
     settled([first, again], PARTITIONS)
 
     assert again.owned == owned
