@@ -62,9 +62,9 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return more workers than processors: half of the time, a test waits for a timeout or a process."""
+    """Return more workers than processors: half of the time, tests wait for timeouts and processes."""
     processors = os.cpu_count() or 1
-    return processors + processors // 2
+    return processors + 2
 
 
 @pytest.hookimpl(trylast=True)
