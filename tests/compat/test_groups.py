@@ -158,7 +158,7 @@ def test_members_continue_at_their_offsets_after_a_restart_of_the_broker(
     client = Confluent(broker.address)
     client.create_topic(topic, partitions=PARTITIONS)
     with members_of(broker.address, topic, topic) as start:
-        # A client that has not found its coordinator again leaves without saying so: the newcomer has to wait.
+        # A client that has not found its coordinator again cannot leave, and the newcomer has to wait.
         members = [start(style, session_ms=10_000) for _ in range(2)]
         settled(members, PARTITIONS)
         produce(client, topic, values(0, 100))
