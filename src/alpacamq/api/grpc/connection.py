@@ -50,6 +50,7 @@ from .errors import (
     to_status,
 )
 from .frames import MAX_HEADER_BYTES, FloodError, FrameKind, FrameMeter
+from .rights import OPEN
 
 if TYPE_CHECKING:
     from .server import Server
@@ -70,8 +71,6 @@ _INLINE_BYTES = 64 << 10
 MIN_BYTES_PER_SECOND = 64 << 10
 # A client with open calls that sends nothing gets a ping, and has as long again to answer it.
 PING_SECONDS = 20.0
-# Methods that clients may call without authentication.
-OPEN_METHODS = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 UNKNOWN_METHOD = "unknown"
 
 _CONTENT_TYPE = "application/grpc"
@@ -692,7 +691,7 @@ class Connection(asyncio.Protocol):
             self._listener,
         )
         access = server.access
-        if path not in OPEN_METHODS:
+        if call.method not in OPEN:
             if access.requires_login(self._authentication):
                 server.login.check_authenticated(caller)
             if call.tenant is not None:
