@@ -15,9 +15,11 @@ from alpacamq.v1 import (
 
 from .call import Backend
 from .health import HealthService
-#from .producing import ProducerService
+
+# from .producing import ProducerService
 from .queue import QueueService
-#from .reading import LogService
+
+# from .reading import LogService
 from .transcoding import transcoded
 
 TRANSCODED = tuple(
