@@ -58,6 +58,10 @@ class Expired(e.AlpacaError):
     """The deadline of the client has passed."""
 
 
+class InternalError(e.AlpacaError):
+    """A bug of the broker, which its log describes."""
+
+
 class Malformed(e.AlpacaError):
     """The bytes of a message are not what the method takes."""
 
@@ -82,6 +86,7 @@ CODES: Mapping[type[e.AlpacaError], Status] = {
     Unimplemented: Status.UNIMPLEMENTED,
     UnknownService: Status.NOT_FOUND,
     Expired: Status.DEADLINE_EXCEEDED,
+    InternalError: Status.INTERNAL,
     Malformed: Status.INTERNAL,
     rest.InvalidInput: Status.INVALID_ARGUMENT,
     rest.ConflictingInput: Status.INVALID_ARGUMENT,

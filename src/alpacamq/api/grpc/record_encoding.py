@@ -5,17 +5,21 @@ tags, and copied into a batch. Other records take the long way, by protobuf's ob
 Responses are written the same way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from alpacamq.broker.read.record_reader import Skipped
+from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, read_header
+from alpacamq.model.control import CommittedFilter
+from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.records import Header, Record, read_contents, read_records
 from alpacamq.v1 import messages_pb2 as m
 from alpacamq.v1 import producer_pb2 as p
 
 # Tags of NewRecord.
 _KEY, _VALUE, _PARTITION = 0x0A, 0x12, 0x20
-# The tag of `records` of ProduceRequest; and of ReadResponse, whose records are Record.
+# The tag of `records` of ProduceRequest.
 _RECORDS = 0x1A
-_READ_RECORDS = b"\x0a"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Lengths that are looked up.
 _SHORT = 4096
@@ -174,4 +178,181 @@ def batch_body(contents: Iterable[bytes]) -> bytes:
         add(offset)
         add(content)
         add(_NO_HEADERS)
+    return b"".join(pieces)
+
+
+# Responses.
+
+# Tags of Record and of Header.
+_OFFSET, _TIMESTAMP = b"\x10", b"\x18"
+_RECORD_KEY, _RECORD_VALUE, _RECORD_HEADER = b"\x22", b"\x2a", b"\x32"
+_HEADER_KEY, _HEADER_VALUE = b"\x0a", b"\x12"
+# The low seven bits of a number that goes on.
+_LOW = tuple(bytes((0x80 | number,)) for number in range(0x80))
+
+
+def _length(value: int) -> bytes:
+    return _LENGTH[value] if value < _SHORT else _varint(value)
+
+
+class RecordChunks:
+    """Encodes the records of stored batches as a field of a response, in chunks of a limited size."""
+
+    def __init__(
+        self,
+        data: bytes,
+        partition: int,
+        offsets: range,
+        aborted: Iterable[tuple[int, int]],
+        *,
+        tag: int,
+        limit_bytes: int,
+        unpacked_limit_bytes: int,
+    ) -> None:
+        """`offsets` are those to encode; `tag` is that of the field."""
+        self._batches = self._visible(data, aborted)
+        self._prefix = b"\x08" + _length(partition) if partition else b""
+        self._offsets = offsets
+        self._tag = bytes((tag,))
+        self._limit_bytes = limit_bytes
+        self._unpacked_limit_bytes = unpacked_limit_bytes
+        self._records: Iterator[tuple[int, int, bytes | None, bytes | None, Sequence[Header]]] = iter(())
+        self._header: BatchHeader | None = None
+        # What a chunk left out, because it would not fit.
+        self._left: bytes | None = None
+        self.next_offset = offsets.start
+        self.skipped: list[Skipped] = []
+        self.is_over = False
+
+    def _visible(
+        self, data: bytes, aborted: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+        view = memoryview(data)
+        shown = CommittedFilter(aborted)
+        at = 0
+        while at < len(view):
+            header = read_header(view, at)
+            batch = view[at : at + header.size]
+            at += header.size
+            if shown.shows(header, batch):
+                yield header, batch
+
+    def next_chunk(self) -> tuple[bytes, int]:
+        """Return the next records and how many they are; none if `is_over`, or if all were skipped.
+
+        `next_offset` is the offset after them.
+        """
+        pieces: list[bytes] = []
+        size = count = 0
+        first, end = self._offsets.start, self._offsets.stop
+        add, prefix, tag, limit = pieces.append, self._prefix, self._tag, self._limit_bytes
+        high, high_bytes = -1, b""
+        time, time_bytes = -1, b""
+        if self._left is not None:
+            add(self._left)
+            size, count = len(self._left), 1
+            self._left = None
+            self.next_offset += 1
+        while True:
+            try:
+                for offset, timestamp_ms, key, value, headers in self._records:
+                    if offset < first:
+                        continue
+                    if offset >= end:
+                        self.next_offset, self.is_over = end, True
+                        return b"".join(pieces), count
+                    if offset >> 7 != high:
+                        high = offset >> 7
+                        high_bytes = _varint(high)
+                    if timestamp_ms != time:
+                        time = timestamp_ms
+                        time_bytes = _TIMESTAMP + _varint(timestamp_ms & 0xFFFF_FFFF_FFFF_FFFF)
+                    number = _LOW[offset & 0x7F] + high_bytes if high else _LENGTH[offset]
+                    content = prefix + _OFFSET + number + time_bytes
+                    if key is not None:
+                        content += _RECORD_KEY + _length(len(key)) + key
+                    if value is not None:
+                        content += _RECORD_VALUE + _length(len(value)) + value
+                    if headers:
+                        content += _encoded_headers(headers)
+                    record = tag + _length(len(content)) + content
+                    size += len(record)
+                    if size > limit and pieces:
+                        self._left = record
+                        self.next_offset = offset
+                        return b"".join(pieces), count
+                    add(record)
+                    count += 1
+                    self.next_offset = offset + 1
+            except CorruptBatch as error:
+                self._skip(error)
+            if not self._next_batch():
+                self.is_over = True
+                return b"".join(pieces), count
+
+    def _next_batch(self) -> bool:
+        """Begin with the next batch that can be read; return False if there is none."""
+        for header, batch in self._batches:
+            self._header = header
+            self.next_offset = max(header.base_offset, self._offsets.start)
+            try:
+                self._records = _timed_records(header, batch, self._unpacked_limit_bytes)
+            except CorruptBatch as error:
+                self._skip(error)
+            else:
+                return True
+        return False
+
+    def _skip(self, error: CorruptBatch) -> None:
+        """Leave out the rest of the current batch."""
+        assert self._header is not None
+        end = self._header.next_offset
+        self.skipped.append(Skipped(self.next_offset, end - self.next_offset, str(error)))
+        self.next_offset = end
+        self._records = iter(())
+
+
+def _timed_records(
+    header: BatchHeader, batch: memoryview, limit: int
+) -> Iterator[tuple[int, int, bytes | None, bytes | None, Sequence[Header]]]:
+    """Yield offset, timestamp, key, value and headers of the records of a batch."""
+    if header.base_timestamp != header.max_timestamp and not header.attributes & LOG_APPEND_TIME:
+        return read_records(batch, limit)
+    base, timestamp_ms = header.base_offset, header.max_timestamp
+    return (
+        (base + delta, timestamp_ms, key, value, headers)
+        for delta, key, value, headers in read_contents(batch, limit)
+    )
+
+
+def _encoded_headers(headers: Iterable[Header]) -> bytes:
+    found = b""
+    for name, value in headers:
+        key = name.encode()
+        content = _HEADER_KEY + _length(len(key)) + key
+        if value is not None:
+            content += _HEADER_VALUE + _length(len(value)) + value
+        found += _RECORD_HEADER + _length(len(content)) + content
+    return found
+
+
+def length_delimited(tag: int, content: bytes) -> bytes:
+    """Return a field of a message whose content is encoded."""
+    return bytes((tag,)) + _length(len(content)) + content
+
+
+def encoded_records(tag: int, partition: int, records: Iterable[Record]) -> bytes:
+    """Return records as a field of a response."""
+    pieces = []
+    for record in records:
+        encoded = m.Record(
+            partition=partition,
+            offset=record.offset,
+            timestamp_ms=record.timestamp_ms,
+            key=record.key,
+            value=record.value,
+        )
+        for name, value in record.headers:
+            encoded.headers.add(key=name, value=value)
+        pieces.append(length_delimited(tag, encoded.SerializeToString()))
     return b"".join(pieces)
