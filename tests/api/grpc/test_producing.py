@@ -378,7 +378,7 @@ def test_plain_records_are_encoded_as_the_broker_does() -> None:
     assert (produced.envelope.correlation_id, produced.envelope.topic) == (7, "t")
     plain = produced.plain()
     assert plain is not None
-    data = frame_records(batch_body(each.content for each in plain), len(plain), 1234)
+    data = frame_records(batch_body(content for content, _, _ in plain), len(plain), 1234)
     records = [Record(index, 1234, key, value) for index, (key, value) in enumerate(contents)]
     assert bytes(data) == bytes(write_batch(records))
     assert list(read_records(data)) == records

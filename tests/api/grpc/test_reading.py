@@ -162,7 +162,7 @@ async def test_what_a_kafka_client_writes_is_read_as_messages_and_as_batches(
                 for batch in response.batches
             ]
         )
-    at, records = 0, []
+    at, records = 0, list[Record]()
     while at < len(batches):
         length = int.from_bytes(batches[at + 8 : at + 12]) + 12
         records += read_records(batches[at : at + length])

@@ -1,7 +1,7 @@
 """Methods that are routes of the HTTP API: that both have the same fields, and that calls do the same."""
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -84,7 +84,8 @@ LEFT_OUT = {
 
 def _route(binding: Binding) -> Any:
     """Return the route of a binding."""
-    path, routes = binding.path, ROUTES
+    path = binding.path
+    routes: Sequence[Any] = ROUTES
     if path.startswith(f"{MOUNT}/"):
         routes = REGISTRY_ROUTES
         inner = path.removeprefix(MOUNT)
@@ -501,7 +502,7 @@ async def test_offsets_are_committed_shown_and_reset_and_each_has_its_own_result
 async def test_a_queue_is_configured_described_and_deleted(broker: Broker) -> None:
     async with connected(broker.grpc_address) as client:
         await _send(client, "queue-over-grpc", messages_pb2.NewRecord(key=b"k", value=b"\xff"))
-        name = {"group": "workers", "topic": "queue-over-grpc"}
+        name: dict[str, Any] = {"group": "workers", "topic": "queue-over-grpc"}
         settings = {"queue.max.deliveries": "7"}
         request = groups_pb2.ConfigureQueueRequest(settings=settings, **name)
         configured = await _method(client, "Groups.ConfigureQueue", request)
