@@ -48,7 +48,7 @@ def descriptors() -> Sequence[FileDescriptorProto]:
         arguments += [f"--descriptor_set_out={output}", *(str(each) for each in files)]
         if protoc.main(arguments) != 0:
             raise SystemExit("protoc has failed")
-        return FileDescriptorSet.FromString(output.read_bytes()).file
+        return list(FileDescriptorSet.FromString(output.read_bytes()).file)
 
 
 class Source:
