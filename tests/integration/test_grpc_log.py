@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from alpacamq.model.batch import Codec
@@ -28,7 +29,7 @@ from .nodes import Nodes
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     root = tmp_path_factory.mktemp("nodes")
-    nodes = Nodes(root, 3, "replication_factor = 3\nmin_in_sync_replicas = 2\n")
+    nodes = Nodes(root, 3, "replication_factor = 3\n")
     try:
         nodes.start()
         yield nodes
@@ -111,7 +112,7 @@ async def test_acknowledged_records_survive_a_killed_leader_and_none_is_double(
 ) -> None:
     count = 150
     async with connected(nodes.by_id[1].grpc) as client:
-        await create_topic(client, topic, 1)
+        await create_topic(client, topic, 1, min_insync_replicas="2")
         producer = await init_producer(client)
     leader = next(node for node in nodes if node.id == _leader(nodes, topic))
     others = [node for node in nodes if node is not leader]
@@ -152,7 +153,5 @@ async def test_acknowledged_records_survive_a_killed_leader_and_none_is_double(
 
 
 def _leader(nodes: Nodes, topic: str) -> Any:
-    import httpx
-
     found = httpx.get(f"http://{nodes.by_id[1].http}/topics/{topic}", timeout=30).json()
     return found["partitions"][0]["leader"]

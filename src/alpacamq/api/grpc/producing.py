@@ -8,7 +8,7 @@ and flow control of the connection holds back the client.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from alpacamq.broker.partition.appends import Acks
 from alpacamq.broker.publishing import Message, Publication, Published, TransactionalProducer
 from alpacamq.broker.remote.appends import Placed
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidDelay,
@@ -60,7 +61,11 @@ class ProducerService(ProducerBase):
     """Writes records."""
 
     def __init__(self, backend: Backend) -> None:
-        self._writer = RecordWriter(backend)
+        self._backend = backend
+
+    @cached_property
+    def _writer(self) -> "RecordWriter":
+        return RecordWriter(self._backend)
 
     def __mapping__(self) -> dict[str, Handler]:
         found: dict[str, Handler] = super().__mapping__()
@@ -403,6 +408,11 @@ class RecordWriter:
             raise Malformed(f"the message has a malformed record: {error}") from None
 
 
+def _record_count(batch: p.EncodedBatch) -> int:
+    """Return how many records a batch says it has."""
+    return max(read_header(batch.data).record_count, 0) if len(batch.data) >= HEADER_BYTES else 0
+
+
 def _is_plain(config: TopicConfig) -> bool:
     """Return whether a topic has no rules for single records."""
     return not (config.is_compacted or config.checks_schemas or config.queue_delay_ms)
@@ -478,7 +488,7 @@ class ProduceStream:
             self._unacknowledged_bytes += size
             correlation_id = request.envelope.correlation_id
             self._topic = request.envelope.topic or self._topic
-            messages = request.count
+            messages = request.count or sum(map(_record_count, request.envelope.batches))
             try:
                 write = await self._writer.begin(call, request, self._topic)
             except AlpacaError as error:
