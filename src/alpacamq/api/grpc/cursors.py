@@ -173,21 +173,26 @@ def _records_in(data: bytes) -> int:
     return count
 
 
-async def until_stopped(backend: Backend, work: Coroutine[Any, Any, None]) -> None:
-    """Run a stream. Raises ShuttingDown when the broker stops."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(backend.stopping.wait())
-    tasks: set[asyncio.Future[Any]] = {working, stopping}
+async def until_first(*work: Coroutine[Any, Any, Any]) -> None:
+    """Run several things until one of them ends, and cancel the others. Raises its error."""
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
-        else:
-            raise ShuttingDown("the broker is shutting down")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await next(task for task in tasks if task in done)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def until_stopped(backend: Backend, work: Coroutine[Any, Any, None]) -> None:
+    """Run a stream. Raises ShuttingDown when the broker stops."""
+
+    async def stopped() -> None:
+        await backend.stopping.wait()
+        raise ShuttingDown("the broker is shutting down")
+
+    await until_first(work, stopped())
 
 
 def checked_bytes(field: str, given: int) -> int:
