@@ -19,6 +19,7 @@ from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Header, Record, frame_records, read_records, write_batch
 from alpacamq.v1 import messages_pb2 as m
 from alpacamq.v1 import producer_pb2 as p
+from alpacamq.v1 import schemas_pb2 as s
 from alpacamq.v1 import transactions_pb2 as t
 from tests.brokers import Broker
 
@@ -473,3 +474,39 @@ async def test_a_broker_that_stops_ends_streams_after_their_responses(tmp_path: 
             await stopping
     finally:
         broker.end()
+
+
+async def test_the_trace_of_a_call_is_continued_by_its_records(broker: Broker) -> None:
+    topic = _topic()
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    own = "00-11111111111111111111111111111111-00f067aa0ba902b7-01"
+    async with connected(broker.grpc_address) as client:
+        await create_topic(client, topic)
+        stream = Produce(client, (("traceparent", trace),))
+        headers = [m.Header(key="traceparent", value=own.encode())]
+        await stream.write(1, topic, record(b"x"), record(b"y", headers=headers))
+        await stream.end()
+        found = await read_all(client, topic)
+    assert [[each.value.decode() for each in one.headers] for one in found] == [[trace], [own]]
+
+
+async def test_topics_with_schemas_refuse_records_and_batches_without_one(broker: Broker) -> None:
+    topic = _topic()
+    async with connected(broker.grpc_address) as client:
+        await create_topic(client, topic, 1, confluent_value_schema_validation="true")
+        register = client.unary("/alpacamq.v1.Schemas/Register", s.RegisterRequest, s.Schema)
+        schema = s.NewSchema(schema='"string"')
+        registered = await register(s.RegisterRequest(subject=f"{topic}-value", schema=schema))
+        valid = b"\x00" + registered.id.to_bytes(4) + b"\x02a"
+        result = await send(client, topic, record(valid), record(b"plain"))
+        assert (list(result.offsets), [each.index for each in result.errors]) == ([0, -1], [1])
+        stream = Produce(client)
+        batches = [
+            p.EncodedBatch(data=bytes(write_batch([Record(0, 0, None, value)])))
+            for value in (valid, b"plain")
+        ]
+        await stream.write(1, topic, batches=batches)
+        (response,) = await stream.end()
+        assert list(response.result.offsets) == [1, -1]
+        (error,) = response.result.errors
+        assert error.status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
