@@ -130,7 +130,7 @@ async def test_encoded_batches_are_stored_as_they_are(broker: Broker, codec: Cod
     assert [each.value() for each in _consumed(broker, topic, 100, 1)] == [each.value for each in records]
 
 
-async def test_a_repeated_request_of_an_idempotent_producer_is_recognized(broker: Broker) -> None:
+async def test_a_repeated_request_of_an_idempotent_producer_is_recognised(broker: Broker) -> None:
     topic = _topic()
     async with connected(broker.grpc_address) as client:
         await create_topic(client, topic)

@@ -5,7 +5,7 @@ be passed on as they are.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alpacamq.api.rest.partition_reading import PartitionView, offsets_at_time
@@ -80,7 +80,7 @@ class PartitionCursor:
         """Whether there is nothing more to read."""
         return self.next_offset >= self._before_offset
 
-    async def read(self, max_bytes: int) -> AsyncIterator[Chunk]:
+    async def read(self, max_bytes: int) -> AsyncGenerator[Chunk, None]:
         """Yield what there is now, about `max_bytes`; one chunk more if a batch is unpacked to more.
 
         The position moves with every chunk. Raises OffsetOutOfRange.

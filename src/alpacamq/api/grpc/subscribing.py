@@ -6,7 +6,7 @@ Partitions that the group takes away are released when the client says so, as a 
 
 import asyncio
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from uuid import uuid4
 
 from alpacamq.api.rest.handlers.offsets import unknown_partitions
@@ -444,13 +444,14 @@ class Subscription:
             return False
         begin = cursor.next_offset
         try:
-            async for chunk in cursor.read(max_bytes):
-                if not self._is_read(identity, assigned, version):
-                    cursor.next_offset = begin  # paused meanwhile: what was not sent is read again
-                    return any_sent
-                await self._send_chunk(identity, chunk)
-                begin = cursor.next_offset
-                any_sent = True
+            async with aclosing(cursor.read(max_bytes)) as chunks:
+                async for chunk in chunks:
+                    if not self._is_read(identity, assigned, version):
+                        cursor.next_offset = begin  # paused meanwhile: what was not sent is read again
+                        return any_sent
+                    await self._send_chunk(identity, chunk)
+                    begin = cursor.next_offset
+                    any_sent = True
         except OffsetOutOfRange:
             await self._reset(identity, assigned)
             return True
