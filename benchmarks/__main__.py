@@ -42,6 +42,7 @@ BENCHMARKS = (
     "schema_registry",
     "queue_engine",
     "queue_throughput",
+    "grpc_log",
     "delays",
     "spark_read",
     "spark_latency",
