@@ -6,19 +6,23 @@ network: `missing` names a schema that is not known yet, and `load` fetches it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
 
+from .errors import ClientError
+
 T = TypeVar("T")
 
 
-class InvalidValue(AlpacaError, ValueError):
+class InvalidValue(ClientError, ValueError):
     """A value cannot be encoded, or stored data cannot be decoded, by the codec of its topic."""
 
-    retriable = False
+
+class NoSchema(InvalidValue):
+    """Data names no schema, or one that the registry does not have."""
 
 
 class Schemas(Protocol):
@@ -29,7 +33,7 @@ class Schemas(Protocol):
         ...
 
     def named_in(self, data: bytes) -> "Schema":
-        """Return the schema that data names in its first bytes. Raises NotFound or UnknownSchema."""
+        """Return the schema that data names in its first bytes. Raises NoSchema."""
         ...
 
 
@@ -47,6 +51,9 @@ class Schema(Protocol):
 
 class Codec(Generic[T]):
     """Encodes and decodes values of one type."""
+
+    # Whether it needs schemas of the registry.
+    is_remote: ClassVar[bool] = False
 
     def encode(self, value: T) -> bytes:
         """Return the bytes of a value. Raises InvalidValue."""
@@ -181,6 +188,7 @@ class RegistryCodec(Codec[T]):
     Keeps up to 1,000 schemas. New values get the version that was the latest when the first was encoded.
     """
 
+    is_remote: ClassVar[bool] = True
     MAX_SCHEMAS: Final = 1000
 
     def __init__(self, subject: str, of: Any) -> None:
@@ -202,10 +210,12 @@ class RegistryCodec(Codec[T]):
             return
         if len(self._known) >= self.MAX_SCHEMAS:
             self._known.clear()
+        name = _name_of(data)
         try:
-            self._known[_name_of(data)] = schemas.named_in(data)
-        except AlpacaError as error:
-            raise InvalidValue(f"cannot be decoded with the schema registry: {error}") from error
+            self._known[name] = schemas.named_in(data)
+        except NoSchema as error:
+            # Of this message only: it fails when it is decoded.
+            self._known[name] = _Unknown(str(error))
 
     def encode(self, value: T) -> bytes:
         assert self._latest is not None, "load was not called"
@@ -220,6 +230,19 @@ class RegistryCodec(Codec[T]):
             return cast("T", msgspec.convert(decoded, self._type, strict=False))
         except (AlpacaError, msgspec.MsgspecError) as error:
             raise InvalidValue(str(error)) from None
+
+
+class _Unknown:
+    """Stands for a schema that cannot be had."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def encode(self, value: object) -> bytes:
+        raise InvalidValue(self._reason)
+
+    def decode(self, data: bytes) -> object:
+        raise InvalidValue(self._reason)
 
 
 _GUID_MAGIC: Final = 1

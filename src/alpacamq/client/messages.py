@@ -18,8 +18,7 @@ NewHeaders: TypeAlias = Mapping[str, str | bytes | None]
 def encode_headers(headers: NewHeaders | None) -> list[tuple[str, bytes | None]]:
     """Return headers as records have them."""
     return [
-        (name, value.encode() if isinstance(value, str) else value)
-        for name, value in (headers or {}).items()
+        (name, value.encode() if isinstance(value, str) else value) for name, value in (headers or {}).items()
     ]
 
 
@@ -63,7 +62,8 @@ class Message(Generic[T]):
     """A stored message."""
 
     __slots__ = (
-        "_codecs", "_headers", "_value", "offset", "partition", "raw_key", "raw_value", "timestamp_ms", "topic",
+        "_codecs", "_headers", "_value", "offset", "partition", "raw_key", "raw_value", "timestamp_ms",
+        "topic",
     )  # fmt: skip
 
     def __init__(

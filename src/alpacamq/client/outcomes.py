@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from alpacamq.model.durations import parse_duration
-from alpacamq.model.errors import AlpacaError
+
+from .errors import ClientError
 
 # A text such as "30s" or "10m", seconds, or a timedelta.
 Duration: TypeAlias = str | float | timedelta
@@ -37,13 +38,11 @@ class Reject(Exception):
         self.reason = reason
 
 
-class SettlementError(AlpacaError):
+class SettlementError(ClientError):
     """A message could not be settled, or it is not known whether it was.
 
     Repeating the call is of no use: unless the settlement took effect, the message is delivered again.
     """
-
-    retriable = False
 
 
 class LeaseLost(SettlementError):

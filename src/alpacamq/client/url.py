@@ -1,13 +1,17 @@
-"""Parses the URL of a cluster: `alpaca://[user:password@]host[:port][,host2[:port2]…]`, `alpacas://` with TLS."""
+"""Parses the URL of a cluster: `alpaca://[user:password@]host[:port][,host2…]`, `alpacas://` with TLS."""
 
-from dataclasses import dataclass, field
-from typing import Final
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError
+from alpacamq.security.api_keys import parse as is_api_key
 
 from .connect import Tls, parse_addresses
+from .errors import ClientError
+from .login import BearerToken, Credentials, Login, api_key
 
 # Of the gRPC API, where clients find out the rest.
 DEFAULT_PORT: Final = 9095
@@ -15,17 +19,12 @@ _PLAIN, _SECURE = "alpaca", "alpacas"
 _EXAMPLE: Final = "alpaca://localhost or alpacas://user:password@broker1:9095,broker2:9095"
 
 
-class InvalidUrl(AlpacaError, ValueError):
+class InvalidUrl(ClientError, ValueError):
     """The URL of a cluster, or an option beside it, is invalid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """A user with a password, or a token: an API key or a JSON Web Token."""
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
+# An API key or a JSON Web Token, or a function that returns one that is valid now.
+Token: TypeAlias = str | Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +32,14 @@ class Target:
     """The nodes of a cluster and how to connect to them."""
 
     addresses: tuple[Address, ...]
-    login: Login | None = None
+    credentials: Credentials | None = None
     tls: Tls | None = None
 
 
 def parse_url(
     url: str,
     *,
-    token: str | None = None,
+    token: Token | None = None,
     ca: str | None = None,
     certificate: str | None = None,
     key: str | None = None,
@@ -62,23 +61,39 @@ def parse_url(
     if key and not certificate:
         raise InvalidUrl("key is the key of a certificate; set certificate as well")
     userinfo, at, hosts = rest.rpartition("@")
-    login = None
+    credentials: Credentials | None = None
     if at:
         user, _, password = userinfo.partition(":")
-        login = Login(user=unquote(user), password=unquote(password))
-        if not login.user:
+        credentials = Login(user=unquote(user), password=unquote(password))
+        if not credentials.user:
             raise InvalidUrl(f"{_without_password(url)!r} has no user before the @")
     if token is not None:
-        if login is not None:
+        if credentials is not None:
             raise InvalidUrl("a URL with a user and a token exclude each other")
         if not token:
             raise InvalidUrl("token is empty")
-        login = Login(token=token)
+        is_key = isinstance(token, str) and is_api_key(token)
+        credentials = api_key(str(token)) if is_key else BearerToken(token=token)
     try:
         addresses = parse_addresses(hosts, DEFAULT_PORT)
     except ValueError as error:
         raise InvalidUrl(f"{_without_password(url)!r}: {error}") from None
-    return Target(addresses=addresses, login=login, tls=tls)
+    return Target(addresses=addresses, credentials=credentials, tls=tls)
+
+
+def authorization(credentials: Credentials | None) -> str | None:
+    """Return the credentials as the value of an `authorization` header."""
+    match credentials:
+        case None:
+            return None
+        case BearerToken(token=token):
+            current = token if isinstance(token, str) else token()
+            assert isinstance(current, str), "tokens of this client are not awaited"
+            return f"Bearer {current}"
+        case Login(password=password) if is_api_key(password):
+            return f"Bearer {password}"
+        case Login(user=user, password=password):
+            return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _without_password(url: str) -> str:

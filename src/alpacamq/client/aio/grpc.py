@@ -6,7 +6,6 @@ allows no more. A node that does not answer is left for the next one of the list
 
 import asyncio
 import random
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -19,7 +18,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from alpacamq.client.errors import Refused, Unreachable
-from alpacamq.client.url import Login, Target
+from alpacamq.client.url import Target, authorization
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
@@ -39,7 +38,13 @@ _WINDOW_BYTES: Final = 4 << 20
 # What grpclib raises when a connection or stream fails, besides GRPCError.
 FAILURES: Final = (GRPCError, StreamTerminatedError, ProtocolError, OSError, AssertionError)
 _PASSING: Final = frozenset(
-    {Status.UNAVAILABLE, Status.ABORTED, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED, Status.CANCELLED}
+    {
+        Status.UNAVAILABLE,
+        Status.ABORTED,
+        Status.DEADLINE_EXCEEDED,
+        Status.RESOURCE_EXHAUSTED,
+        Status.CANCELLED,
+    }
 )
 
 
@@ -56,14 +61,9 @@ class GrpcRefused(Refused):
         self.status = error.status
 
     @property
-    def is_transient(self) -> bool:
-        """Whether the request can be retried."""
-        return self.status in _PASSING or super().is_transient
-
-    @property
     def retriable(self) -> bool:
         """Whether the request can be retried."""
-        return self.is_transient
+        return self.status in _PASSING or super().retriable
 
 
 def _kafka_code(details: Sequence[Any] | None) -> int:
@@ -86,7 +86,7 @@ def failure_of(error: BaseException, about: str) -> AlpacaError:
 def is_transient(error: BaseException) -> bool:
     """Return whether to connect again after an error of grpclib."""
     if isinstance(error, GRPCError):
-        return isinstance(failure_of(error, ""), Unreachable) or GrpcRefused("", error).is_transient
+        return isinstance(failure_of(error, ""), Unreachable) or GrpcRefused("", error).retriable
     return True
 
 
@@ -117,7 +117,7 @@ class Connection(Channel):
                 protocol = await super()._create_connection()
         except TimeoutError:
             raise ConnectionError(f"{self.address} does not answer") from None
-        self._transport = protocol.connection._transport  # noqa: SLF001 - to be aborted, see close
+        self._transport = protocol.connection._transport
         return protocol
 
     @property
@@ -141,7 +141,12 @@ class Nodes:
         random.shuffle(self._addresses)
         self._connections: list[Connection] = []
         self._is_closed = False
-        self.metadata = _metadata(target.login)
+
+    @property
+    def metadata(self) -> list[tuple[str, str]]:
+        """The metadata of calls: who calls."""
+        header = authorization(self._target.credentials)
+        return [] if header is None else [("authorization", header)]
 
     @property
     def addresses(self) -> Sequence[Address]:
@@ -220,12 +225,3 @@ class Nodes:
         for each in self._connections:
             each.close()
         self._connections.clear()
-
-
-def _metadata(login: Login | None) -> list[tuple[str, str]]:
-    if login is None:
-        return []
-    if login.token:
-        return [("authorization", f"Bearer {login.token}")]
-    encoded = b64encode(f"{login.user}:{login.password}".encode()).decode()
-    return [("authorization", f"Basic {encoded}")]

@@ -8,13 +8,13 @@ sent is certainly not settled. A stream that ends returns the leases of its jobs
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, assert_never
 
 from grpclib.client import Stream
-from grpclib.exceptions import GRPCError
+from grpclib.const import Status
 
 from alpacamq.client.errors import Unreachable
 from alpacamq.client.messages import Codecs, Message
@@ -32,7 +32,8 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.v1 import messages_pb2, queue_pb2
 from alpacamq.v1.queue_grpc import QueueStub
 
-from .grpc import FAILURES, Nodes, backoff_s, failure_of, is_transient
+from .grpc import FAILURES, backoff_s, failure_of, is_transient
+from .session import Session
 
 T = TypeVar("T")
 
@@ -47,6 +48,18 @@ CLOSE_S: Final = 5.0
 _MAX_FRAME: Final = 1000  # settlements per message
 _MAX_REASON: Final = 1000  # characters
 
+_MAX_RETRIES: Final = 10
+# Codes of results after which a settlement is sent again: the broker that has the queue is not known or busy.
+_RETRIED: Final = frozenset(
+    {
+        Status.UNAVAILABLE.value,
+        Status.ABORTED.value,
+        Status.DEADLINE_EXCEEDED.value,
+        Status.RESOURCE_EXHAUSTED.value,
+    }
+)
+WorkCall: TypeAlias = "Stream[queue_pb2.WorkRequest, queue_pb2.WorkResponse]"
+
 _PRIORITIES: Final = {
     messages_pb2.PRIORITY_CRITICAL: "critical",
     messages_pb2.PRIORITY_HIGH: "high",
@@ -56,9 +69,12 @@ _PRIORITIES: Final = {
 _STARTS: Final = {"earliest": messages_pb2.START_EARLIEST, "latest": messages_pb2.START_LATEST}
 
 
-class _State(Enum):
-    LEASED = "leased"
-    SETTLED = "settled"
+class _Kind(Enum):
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+    EXTEND = "extend"
+    RELEASE = "release"
 
 
 class Settlement:
@@ -67,14 +83,23 @@ class Settlement:
     A failure that nobody awaits is logged.
     """
 
-    __slots__ = ("_error", "_is_done", "_place", "_waiters", "is_sent")
+    __slots__ = (
+        "_delay_ms", "_delivery_id", "_error", "_is_done", "_is_sent", "_kind", "_place", "_reason",
+        "_retries", "_waiters",
+    )  # fmt: skip
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, job: "Job[Any]", kind: _Kind, delay_ms: int | None, reason: str) -> None:
+        self._place = (job.topic, job.partition, job.offset)
+        self._delivery_id = job._delivery_id
+        self._kind = kind
+        # Of a nack or an extension.
+        self._delay_ms = delay_ms
+        self._reason = reason
+        self._is_sent = False
+        self._retries = 0
         self._is_done = False
         self._error: SettlementError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self.is_sent = False
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     def done(self) -> bool:
         """Return whether the result is known, or known to be lost."""
@@ -83,22 +108,27 @@ class Settlement:
     def __await__(self) -> Generator[Any, None, None]:
         if not self._is_done:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            if self._waiters is None:
+                self._waiters = [waiter]
+            else:
+                self._waiters.append(waiter)
             yield from waiter
         if self._error is not None:
             raise self._error
 
-    def _finish(self, error: SettlementError | None = None) -> None:
-        if self._is_done:
-            return
+    def _finish(self) -> None:
         self._is_done = True
-        self._error = error
-        if error is not None and not self._waiters:
-            log.warning("%s: %s", self._place, error)
-        for each in self._waiters:
-            if not each.done():
-                each.set_result(None)
-        self._waiters.clear()
+        if self._waiters is not None:
+            for each in self._waiters:
+                if not each.done():
+                    each.set_result(None)
+
+    def _fail(self, kind: type[SettlementError], why: str) -> None:
+        topic, partition, offset = self._place
+        self._error = kind(f"{self._kind.value} of {topic}-{partition}@{offset}: {why}")
+        if self._waiters is None:
+            log.warning("%s", self._error)
+        self._finish()
 
 
 class Job(Message[T]):
@@ -107,7 +137,15 @@ class Job(Message[T]):
     An exception of the block is raised on, except Retry and Reject, which only say how to settle the message.
     """
 
-    __slots__ = ("_delivery_id", "_extension", "_state", "_stream", "deadline_ms", "delivery_count", "priority")
+    __slots__ = (
+        "_delivery_id",
+        "_extension",
+        "_is_settled",
+        "_stream",
+        "deadline_ms",
+        "delivery_count",
+        "priority",
+    )
 
     def __init__(
         self, stream: "_WorkStream", topic: str, delivery: queue_pb2.Delivery, codecs: Codecs[T]
@@ -129,7 +167,7 @@ class Job(Message[T]):
             ]
         self._stream = stream
         self._delivery_id = delivery.delivery_id
-        self._state = _State.LEASED
+        self._is_settled = False
         self._extension: Settlement | None = None
         # 1 for the first delivery.
         self.delivery_count = delivery.delivery_count
@@ -140,42 +178,55 @@ class Job(Message[T]):
     @property
     def is_leased(self) -> bool:
         """Whether the job is neither settled nor lost with its connection."""
-        return self._state is _State.LEASED and self._stream.is_open
+        return not self._is_settled and self._stream.is_open
 
     def ack(self) -> Settlement:
         """Mark the message as done. Await the result to know that it will not be delivered again."""
-        return self._settle("ack", None, "")
+        return self._settle(_Kind.ACK)
 
     def nack(self, *, delay: Duration | None = None, reason: str = "") -> Settlement:
         """Have the message delivered again, after `delay` or the queue's backoff."""
-        return self._settle("nack", None if delay is None else duration_ms(delay), reason)
+        return self._settle(_Kind.NACK, None if delay is None else duration_ms(delay), reason)
 
     def reject(self, reason: str = "") -> Settlement:
         """Make the message a dead letter."""
-        return self._settle("reject", None, reason)
+        return self._settle(_Kind.REJECT, None, reason)
 
     def extend(self, by: Duration) -> Settlement:
         """End the lease this long from now, instead of at its deadline."""
         self._check()
         if self._extension is not None and not self._extension.done():
             return self._extension
-        self._extension = self._stream.extend(self, duration_ms(by))
+        self._extension = Settlement(self, _Kind.EXTEND, duration_ms(by), "")
+        self._stream.add(self._extension)
         return self._extension
 
+    def release(self) -> None:
+        """Give the message back: it is available to others at once."""
+        if self.is_leased:
+            self._settle(_Kind.RELEASE)
+
+    @property
+    def codecs(self) -> Codecs[T]:
+        """The codecs of the topic."""
+        return self._codecs
+
     def _check(self) -> None:
-        if self._state is _State.SETTLED:
+        if self._is_settled:
             raise AlreadySettled(f"{self.place} is settled already")
         if not self._stream.is_open:
             raise LeaseLost(f"{self.place}: its connection was cut, and the message is delivered again")
 
-    def _settle(self, kind: str, delay_ms: int | None, reason: str) -> Settlement:
+    def _settle(self, kind: _Kind, delay_ms: int | None = None, reason: str = "") -> Settlement:
         self._check()
-        self._state = _State.SETTLED
-        return self._stream.settle(self, kind, delay_ms, reason[:_MAX_REASON])
+        self._is_settled = True
+        settlement = Settlement(self, kind, delay_ms, reason[:_MAX_REASON])
+        self._stream.add(settlement)
+        return settlement
 
     async def settle_after(self, error: BaseException | None) -> bool:
         """Settle the message as the error of its handler says; return whether the error is dealt with."""
-        if self._state is _State.SETTLED:
+        if self._is_settled:
             return isinstance(error, Retry | Reject)
         match error:
             case None:
@@ -185,12 +236,11 @@ class Job(Message[T]):
                 await self.reject(error.reason or "rejected")
                 return True
             case Retry():
-                await self._settle("nack", error.after_ms, error.reason)
+                await self._settle(_Kind.NACK, error.after_ms, error.reason)
                 return True
-            case asyncio.CancelledError() | GeneratorExit() | KeyboardInterrupt():
-                # Not a failure of the handler: available to others at once.
-                if self.is_leased:
-                    self._settle("nack", 0, "cancelled")
+            case asyncio.CancelledError() | GeneratorExit() | KeyboardInterrupt() | SystemExit():
+                # Not a failure of the handler.
+                self.release()
                 return False
             case _:
                 await self.nack(reason=f"{type(error).__name__}: {error}")
@@ -217,107 +267,99 @@ class _WorkStream:
 
     def __init__(self) -> None:
         self.is_open = True
-        # By delivery id. An extension and a settlement of one delivery are never in flight together.
+        # Of the next message.
+        self._next: list[Settlement] = []
+        self._credit: int | None = None
+        # Without a result, by delivery id. An extension and a settlement of one delivery are never in flight
+        # together, because results name deliveries only.
         self._pending: dict[int, Settlement] = {}
-        self._next = queue_pb2.WorkRequest()
-        self._next_size = 0
-        self._in_next: list[Settlement] = []
         # Settlements that wait for the result of an extension of the same delivery.
-        self._after: dict[int, tuple[Settlement, str, int | None, str]] = {}
+        self._after: dict[int, Settlement] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def settle(self, job: Job[Any], kind: str, delay_ms: int | None, reason: str) -> Settlement:
-        settlement = Settlement(job.place)
-        delivery_id = job._delivery_id
-        if delivery_id in self._pending:
-            self._after[delivery_id] = settlement, kind, delay_ms, reason
-            self._idle.clear()
-        else:
-            self._queue(delivery_id, settlement, kind, delay_ms, reason)
-        return settlement
-
-    def extend(self, job: Job[Any], visibility_ms: int) -> Settlement:
-        settlement = Settlement(job.place)
-        self._queue(job._delivery_id, settlement, "extend", visibility_ms, "")
-        return settlement
-
-    def _queue(
-        self, delivery_id: int, settlement: Settlement, kind: str, delay_ms: int | None, reason: str
-    ) -> None:
-        request = self._next
-        match kind:
-            case "ack":
-                request.ack.append(delivery_id)
-            case "nack":
-                nack = request.nack.add(delivery_id=delivery_id, reason=reason)
-                if delay_ms is not None:
-                    nack.delay_ms = delay_ms
-            case "reject":
-                request.reject.add(delivery_id=delivery_id, reason=reason)
-            case _:
-                request.extend.add(delivery_id=delivery_id, visibility_ms=delay_ms or 0)
-        self._pending[delivery_id] = settlement
-        self._in_next.append(settlement)
-        self._next_size += 1
+    def add(self, settlement: Settlement) -> None:
+        """Send a settlement with the next message."""
         self._idle.clear()
+        delivery_id = settlement._delivery_id
+        if delivery_id in self._pending:
+            self._after[delivery_id] = settlement
+            return
+        self._pending[delivery_id] = settlement
+        self._next.append(settlement)
         self._wake.set()
 
     def set_credit(self, credit: int) -> None:
         """Change the number of unsettled messages."""
-        self._next.credit = credit
+        self._credit = credit
         self._wake.set()
 
-    async def send(self, stream: "Stream[queue_pb2.WorkRequest, queue_pb2.WorkResponse]") -> None:
-        """Send what is queued, until cancelled."""
+    async def send(self, stream: WorkCall) -> None:
+        """Send settlements, those of one turn of the event loop together, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._next_size > _MAX_FRAME:
-                for part in self._split():
-                    await stream.send_message(part)
-                continue
-            request, self._next, self._next_size = self._next, queue_pb2.WorkRequest(), 0
-            for each in self._in_next:
-                each.is_sent = True
-            self._in_next.clear()
-            await stream.send_message(request)
+            while self._next or self._credit is not None:
+                await stream.send_message(self._message())
 
-    def _split(self) -> Sequence[queue_pb2.WorkRequest]:
-        """Take what is queued, in messages of a bounded size."""
-        whole, self._next, self._next_size = self._next, queue_pb2.WorkRequest(), 0
-        for each in self._in_next:
-            each.is_sent = True
-        self._in_next.clear()
-        parts = []
-        for field in ("ack", "nack", "reject", "extend"):
-            entries = list(getattr(whole, field))
-            for start in range(0, len(entries), _MAX_FRAME):
-                parts.append(queue_pb2.WorkRequest(**{field: entries[start : start + _MAX_FRAME]}))
-        if whole.HasField("credit"):
-            parts.append(queue_pb2.WorkRequest(credit=whole.credit))
-        return parts
+    def _message(self) -> queue_pb2.WorkRequest:
+        request = queue_pb2.WorkRequest()
+        if self._credit is not None:
+            request.credit, self._credit = self._credit, None
+        added, self._next = self._next[:_MAX_FRAME], self._next[_MAX_FRAME:]
+        request.ack.extend([each._delivery_id for each in added if each._kind is _Kind.ACK])
+        for each in added:
+            each._is_sent = True
+            match each._kind:
+                case _Kind.ACK:
+                    pass
+                case _Kind.NACK:
+                    nack = request.nack.add(delivery_id=each._delivery_id, reason=each._reason)
+                    if each._delay_ms is not None:
+                        nack.delay_ms = each._delay_ms
+                case _Kind.REJECT:
+                    request.reject.add(delivery_id=each._delivery_id, reason=each._reason)
+                case _Kind.EXTEND | _Kind.RELEASE:  # a lease that ends now is released
+                    request.extend.add(delivery_id=each._delivery_id, visibility_ms=each._delay_ms or 0)
+                case _:
+                    assert_never(each._kind)
+        return request
 
     def results(self, response: queue_pb2.WorkResponse) -> None:
         """Pass results on to those that wait for them."""
-        pending = self._pending
+        pop = self._pending.pop
         for delivery_id in response.settled:
-            self._result(delivery_id, pending.pop(delivery_id, None), None)
+            if (settlement := pop(delivery_id, None)) is not None:
+                settlement._finish()
+                self._continue(delivery_id)
         for failure in response.errors:
-            settlement = pending.pop(failure.delivery_id, None)
-            if settlement is not None:
-                text = failure.status.message or f"status {failure.status.code}"
-                error = LeaseLost(f"{settlement._place} was not settled: {text}")
-                self._result(failure.delivery_id, settlement, error)
-        if not pending and not self._after:
+            if (settlement := pop(failure.delivery_id, None)) is None:
+                continue
+            if failure.status.code in _RETRIED and settlement._retries < _MAX_RETRIES:
+                self._retry(settlement)
+                continue
+            settlement._fail(LeaseLost, failure.status.message or f"status {failure.status.code}")
+            self._continue(failure.delivery_id)
+        if not self._pending and not self._after:
             self._idle.set()
 
-    def _result(self, delivery_id: int, settlement: Settlement | None, error: SettlementError | None) -> None:
-        if settlement is not None:
-            settlement._finish(error)
+    def _continue(self, delivery_id: int) -> None:
         if self._after and (waiting := self._after.pop(delivery_id, None)) is not None:
-            self._queue(delivery_id, *waiting)
+            self.add(waiting)
+
+    def _retry(self, settlement: Settlement) -> None:
+        """Send a settlement again that a broker could not take yet; it was certainly not settled."""
+        settlement._retries += 1
+        settlement._is_sent = False
+        self._pending[settlement._delivery_id] = settlement
+
+        def again() -> None:
+            if self.is_open:
+                self._next.append(settlement)
+                self._wake.set()
+
+        asyncio.get_running_loop().call_later(backoff_s(settlement._retries), again)
 
     async def settled(self) -> None:
         """Wait until every settlement has its result."""
@@ -326,29 +368,27 @@ class _WorkStream:
     def end(self, why: str) -> None:
         """End all settlements that have no result: what was sent is unknown, the rest was not settled."""
         self.is_open = False
-        for each in self._pending.values():
-            if each.is_sent:
-                each._finish(
-                    SettlementUnknown(f"{each._place}: {why} before the result of its settlement arrived")
-                )
+        for each in (*self._pending.values(), *self._after.values()):
+            if each._is_sent:
+                each._fail(SettlementUnknown, f"{why} before the result arrived")
             else:
-                each._finish(LeaseLost(f"{each._place}: {why} before it was settled"))
-        for each, *_ in self._after.values():
-            each._finish(LeaseLost(f"{each._place}: {why} before it was settled"))
+                each._fail(LeaseLost, f"{why} before it was sent")
         self._pending.clear()
         self._after.clear()
+        self._next.clear()
         self._idle.set()
 
 
 class Receiver(Generic[T]):
     """Delivers the jobs of a queue.
 
-    Iterate over it, best inside `async with`. Leaving the loop or the block returns the leases of jobs that are
-    not settled at once. Results of settlements that are on their way are awaited before.
+    Iterate over it, best inside `async with`. Leaving the loop or the block returns the leases of jobs
+    that are not settled at once. Results of settlements that are on their way are awaited before.
     """
 
-    def __init__(self, nodes: Nodes, request: queue_pb2.WorkOpen, codecs: Codecs[T]) -> None:
-        self._nodes = nodes
+    def __init__(self, session: Session, request: queue_pb2.WorkOpen, codecs: Codecs[T]) -> None:
+        self._session = session
+        self._nodes = session.nodes
         self._request = request
         self._codecs = codecs
         self._name = f"queue {request.group} of topic {request.topic}"
@@ -364,6 +404,7 @@ class Receiver(Generic[T]):
         if self._task is not None:
             raise RuntimeError(f"{self._name}: a receiver is used once")
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"alpacamq {self._name}")
+        self._session.track(self)
         try:
             await self._opened.wait()
         except BaseException:
@@ -423,8 +464,8 @@ class Receiver(Generic[T]):
         """Wait for the results of settlements, return all other leases and close the stream."""
         self._closing.set()
         self._arrived.set()
-        task, self._task = self._task, self._task
-        if task is None:
+        self._session.forget(self)
+        if (task := self._task) is None:
             return
         try:
             if not task.done():
@@ -487,9 +528,7 @@ class Receiver(Generic[T]):
                 self._opened.set()
                 await self._serve(stream, work)
 
-    async def _serve(
-        self, stream: "Stream[queue_pb2.WorkRequest, queue_pb2.WorkResponse]", work: _WorkStream
-    ) -> None:
+    async def _serve(self, stream: WorkCall, work: _WorkStream) -> None:
         loop = asyncio.get_running_loop()
         sending = loop.create_task(work.send(stream))
         receiving = loop.create_task(self._receive(stream, work))
@@ -512,7 +551,7 @@ class Receiver(Generic[T]):
 
     async def _finish(
         self,
-        stream: "Stream[queue_pb2.WorkRequest, queue_pb2.WorkResponse]",
+        stream: WorkCall,
         work: _WorkStream,
         receiving: "asyncio.Task[None]",
         sending: "asyncio.Task[None]",
@@ -521,7 +560,9 @@ class Receiver(Generic[T]):
         self._ready.clear()
         settled = asyncio.get_running_loop().create_task(work.settled())
         try:
-            await asyncio.wait({settled, receiving, sending}, timeout=CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {settled, receiving, sending}, timeout=CLOSE_S, return_when=asyncio.FIRST_COMPLETED
+            )
             if settled.done() and not receiving.done() and not sending.done():
                 sending.cancel()
                 await asyncio.wait({sending})
@@ -531,15 +572,15 @@ class Receiver(Generic[T]):
         finally:
             settled.cancel()
 
-    async def _receive(
-        self, stream: "Stream[queue_pb2.WorkRequest, queue_pb2.WorkResponse]", work: _WorkStream
-    ) -> None:
+    async def _receive(self, stream: WorkCall, work: _WorkStream) -> None:
         topic, codecs, ready = self._request.topic, self._codecs, self._ready
         while (response := await stream.recv_message()) is not None:
             if response.settled or response.errors:
                 work.results(response)
             if response.messages and not self._closing.is_set():
-                ready.extend(Job(work, topic, each, codecs) for each in response.messages)
+                jobs = [Job(work, topic, each, codecs) for each in response.messages]
+                await self._session.prepare_decoding(codecs, jobs)
+                ready.extend(jobs)
                 self._arrived.set()
 
 
@@ -563,8 +604,3 @@ def work_open(
     if visibility is not None:
         request.visibility_ms = duration_ms(visibility)
     return request
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Return whether the broker refused a stream, so that opening it again is of no use."""
-    return isinstance(error, GRPCError) and not is_transient(error)
