@@ -176,6 +176,8 @@ class ListenerTls:
     names_principals: bool = True
     # Whether clients may also connect without TLS. Their protocol must not begin as a TLS record does.
     is_optional: bool = False
+    # Offered by ALPN; empty: none is.
+    protocol: str = ""
 
 
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
@@ -356,7 +358,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             else:
                 self.fail("the client does not use TLS")
             return False
-        context = self._tls.certificates.server_context(self._tls.client_certificates)
+        context = self._tls.certificates.server_context(self._tls.client_certificates, self._tls.protocol)
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         return True
 

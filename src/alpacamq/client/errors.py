@@ -61,6 +61,14 @@ class Unreachable(ClientError):
         return True
 
 
+class Untrusted(Unreachable):
+    """The certificate of a broker is not accepted."""
+
+    @property
+    def retriable(self) -> bool:
+        return False
+
+
 class Closed(ClientError):
     """The client, producer or consumer is closed."""
 

@@ -27,6 +27,7 @@ OVERRIDES = {
     "http": "http.listen",
     "sqs": "sqs.listen",
     "registry": "registry.listen",
+    "grpc": "grpc.listen",
 }
 
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--http", metavar="HOST:PORT", help="address of the JSON API for HTTP clients")
     serve.add_argument("--sqs", metavar="HOST:PORT", help="address of the SQS API for AWS SDKs")
     serve.add_argument("--registry", metavar="HOST:PORT", help="address of the schema registry")
+    serve.add_argument("--grpc", metavar="HOST:PORT", help="address of the gRPC API")
     serve.add_argument("--cluster", metavar="HOST:PORT", help="address for other nodes")
     serve.add_argument(
         "--cluster-nodes",

@@ -5,6 +5,7 @@ again.
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 
 from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
@@ -12,6 +13,7 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from grpclib.const import Status
 
 from alpacamq.api.kafka.errors import CODES as KAFKA_CODES
+from alpacamq.api.registry.errors import CODES as REGISTRY_CODES
 from alpacamq.api.rest import errors as rest
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
@@ -56,11 +58,27 @@ class Expired(e.AlpacaError):
     """The deadline of the client has passed."""
 
 
+class InternalError(e.AlpacaError):
+    """A bug of the broker, which its log describes."""
+
+
 class Malformed(e.AlpacaError):
     """The bytes of a message are not what the method takes."""
 
 
+# Errors that only the schema registry has.
+SCHEMA_CODES: Mapping[type[e.AlpacaError], Status] = {
+    kind: {
+        HTTPStatus.NOT_FOUND: Status.NOT_FOUND,
+        HTTPStatus.CONFLICT: Status.FAILED_PRECONDITION,
+        HTTPStatus.INTERNAL_SERVER_ERROR: Status.INTERNAL,
+    }.get(code.status, Status.INVALID_ARGUMENT)
+    for kind, code in REGISTRY_CODES.items()
+    if kind not in rest.CODES
+}
+
 CODES: Mapping[type[e.AlpacaError], Status] = {
+    **SCHEMA_CODES,
     InvalidField: Status.INVALID_ARGUMENT,
     MessageTooLarge: Status.RESOURCE_EXHAUSTED,
     ShuttingDown: Status.UNAVAILABLE,
@@ -68,6 +86,7 @@ CODES: Mapping[type[e.AlpacaError], Status] = {
     Unimplemented: Status.UNIMPLEMENTED,
     UnknownService: Status.NOT_FOUND,
     Expired: Status.DEADLINE_EXCEEDED,
+    InternalError: Status.INTERNAL,
     Malformed: Status.INTERNAL,
     rest.InvalidInput: Status.INVALID_ARGUMENT,
     rest.ConflictingInput: Status.INVALID_ARGUMENT,
@@ -243,6 +262,8 @@ def code_of(error: e.AlpacaError) -> Status:
 def reason_of(error: e.AlpacaError) -> str:
     """Return the name of an error, as Kafka's where it has one."""
     kind = type(error)
+    if kind in SCHEMA_CODES:
+        return rest.problem_type(kind).rpartition(":")[2].replace("-", "_").upper()
     code = KAFKA_CODES.get(kind) or REASONS.get(kind)
     return ErrorCode.UNKNOWN_SERVER_ERROR.name if code is None else code.name
 

@@ -263,6 +263,9 @@ class WorkStream:
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._queues.settle_acquired(self._queue, settlements, api=ClientApi.GRPC)
+        except asyncio.CancelledError:
+            self._queues.settle_soon(self._queue, settlements)
+            raise
         except (AlpacaError, TimeoutError) as error:
             # They expire by themselves.
             log.info(

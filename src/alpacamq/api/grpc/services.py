@@ -3,14 +3,44 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from alpacamq.v1 import (
+    admin_pb2,
+    dead_letters_pb2,
+    delays_pb2,
+    groups_pb2,
+    schemas_pb2,
+    traces_pb2,
+    transactions_pb2,
+)
+
 from .call import Backend
 from .health import HealthService
+#from .producing import ProducerService
 from .queue import QueueService
+#from .reading import LogService
+from .transcoding import transcoded
+
+TRANSCODED = tuple(
+    service
+    for module in (
+        admin_pb2,
+        groups_pb2,
+        delays_pb2,
+        dead_letters_pb2,
+        transactions_pb2,
+        schemas_pb2,
+        traces_pb2,
+    )
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
 
 # Each is a subclass of a generated base class, and is made with the backend.
 SERVICES: Sequence[Callable[[Backend], Any]] = (
     HealthService,
     QueueService,
+    #    ProducerService,
+    #    LogService,
+    *map(transcoded, TRANSCODED),
 )
 
 

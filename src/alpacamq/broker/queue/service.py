@@ -251,6 +251,10 @@ class Queues:
             self._host.traces.settled(queue, settlements, reply.results, Origin(api))
         return list(reply.results)
 
+    def settle_soon(self, queue: QueueId, settlements: Sequence[Settlement]) -> None:
+        """Settle deliveries without waiting for it: if it fails, their leases expire."""
+        self._host.settle_soon(queue, settlements)
+
     def sent(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
         """Trace acquired messages of one partition, in ascending order, that are sent to their consumer."""
         if self._host.traces is not None:
