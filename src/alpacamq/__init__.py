@@ -85,7 +85,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = ("aio", "testing")
 
-__all__ = ["__version__", "aio", "testing", *_MODULE_OF]  # noqa: PLE0604 - all are names
+__all__ = ["__version__", "aio", "testing", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """A real broker for tests: a process with free ports and a temporary directory.
 
-    with alpacamq.testing.broker() as url:
-        with alpacamq.connect(url) as mq: ...
+with alpacamq.testing.broker() as url:
+    with alpacamq.connect(url) as mq: ...
 """
 
 import asyncio
@@ -23,7 +23,7 @@ START_S = 30.0
 STOP_S = 10.0
 _ANY_PORT = "127.0.0.1:0"
 _APIS = ("kafka", "http", "sqs", "registry", "grpc")
-_READY = "Ctrl-C stops it"
+_READY = b"Ctrl-C stops it"
 _ADDRESS = re.compile(r"^\s*(\w+)\s+(\S+:\d+)", re.MULTILINE)
 _MAX_OUTPUT_BYTES = 1 << 20
 
@@ -54,9 +54,9 @@ def broker(*, config: str = "", data_dir: str | Path | None = None) -> Iterator[
     with tempfile.TemporaryDirectory(prefix="alpacamq-") as temporary:
         directory = Path(temporary)
         data = directory / "data" if data_dir is None else Path(data_dir)
-        process = _spawn(directory, data, config, is_temporary=data_dir is None)
+        process = _spawn(directory, data, config)
         try:
-            yield _ready(process, data)
+            yield _ready(process, directory, data)
         finally:
             # Data that is deleted anyway needs no clean end.
             _stop(process, signal.SIGKILL if data_dir is None else signal.SIGTERM)
@@ -73,51 +73,43 @@ async def async_broker(*, config: str = "", data_dir: str | Path | None = None) 
         await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
-def _spawn(directory: Path, data: Path, config: str, *, is_temporary: bool) -> "subprocess.Popen[bytes]":
+def _spawn(directory: Path, data: Path, config: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "alpacamq.node.main", "serve", "--data-dir", str(data)]
     for api in _APIS:
         command += [f"--{api}", _ANY_PORT]
-    if is_temporary and "[log]" not in config:
-        # Data of tests need not survive a power cut.
-        config = f'{config}\n[log]\nfsync = "never"\n'
     if config:
         file = directory / "alpacamq.toml"
         file.write_text(config)
         command += ["--config", str(file)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ALPACAMQ_")}
-    return subprocess.Popen(  # noqa: S603 - our own command
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=(directory / "log").open("wb"),
-        env={**inherited, "PYTHONUNBUFFERED": "1"},
-    )
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**inherited, "PYTHONUNBUFFERED": "1"},
+        )
 
 
-def _ready(process: "subprocess.Popen[bytes]", data: Path) -> TestBroker:
+def _ready(process: "subprocess.Popen[bytes]", directory: Path, data: Path) -> TestBroker:
     """Read what a broker prints until it is ready."""
     assert process.stdout is not None
     deadline = time.monotonic() + START_S
     printed = b""
-    while _READY.encode() not in printed:
-        left_s = deadline - time.monotonic()
-        readable, _, _ = select.select([process.stdout], [], [], max(0.0, left_s))
+    while _READY not in printed:
+        readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         part = os.read(process.stdout.fileno(), 1 << 16) if readable else b""
         printed += part
         if not part or len(printed) > _MAX_OUTPUT_BYTES:
-            raise NotStarted(f"the broker did not start:\n{printed.decode(errors='replace')}\n{_log_of(process)}")
+            log = (directory / "log").read_text(errors="replace")
+            raise NotStarted(f"the broker did not start:\n{printed.decode(errors='replace')}{log}")
     addresses = {api: address for api, address in _ADDRESS.findall(printed.decode()) if api in _APIS}
     found = TestBroker(f"alpaca://{addresses['grpc']}")
     found.addresses = addresses
     found.data_dir = data
     found.pid = process.pid
     return found
-
-
-def _log_of(process: "subprocess.Popen[bytes]") -> str:
-    if process.poll() is None:
-        return "it is still starting"
-    return f"it ended with exit code {process.returncode}"
 
 
 def _stop(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:

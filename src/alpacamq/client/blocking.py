@@ -15,7 +15,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, overload
 
-from alpacamq.client.aio import client as aio
+from alpacamq.client.aio import client as aio_client
+from alpacamq.client.aio import producer as aio_producer
 from alpacamq.client.aio import topic as aio_topic
 from alpacamq.client.aio.producer import RecordMetadata
 from alpacamq.client.aio.topic import AcksName, Compression, NewRecord, Priority, Start, encoded
@@ -48,7 +49,9 @@ def _as(original: _Documented) -> Callable[[F], F]:
     """Give a method the description of its original in the asyncio client."""
 
     def described(method: F) -> F:
-        method.__doc__ = (original.__doc__ or "").replace("async with ", "with ").replace("async for ", "for ")
+        method.__doc__ = (
+            (original.__doc__ or "").replace("async with ", "with ").replace("async for ", "for ")
+        )
         method.__doc__ = method.__doc__.replace("await ", "")
         return method
 
@@ -120,7 +123,7 @@ class Delivery:
 
     def __init__(self, loop: _EventLoop) -> None:
         self._loop = loop
-        self._sent: aio_topic.Delivery | None = None
+        self._sent: aio_producer.Delivery | None = None
         self._failure: BaseException | None = None
         self._submitted = threading.Event()
 
@@ -453,16 +456,16 @@ class Queue(Generic[T]):
     ) -> Receiver[T]:
         return Receiver(
             self._loop,
-            lambda: self._queue.receive(
-                credit=credit, visibility=visibility, start=start, consumer=consumer
-            ),
+            lambda: self._queue.receive(credit=credit, visibility=visibility, start=start, consumer=consumer),
         )
 
 
 class Topic(Generic[T]):
     """A topic whose values have a type."""
 
-    def __init__(self, client: "Client", make: Callable[[aio.Client], aio_topic.Topic[T]], name: str) -> None:
+    def __init__(
+        self, client: "Client", make: Callable[[aio_client.Client], aio_topic.Topic[T]], name: str
+    ) -> None:
         self._client = client
         self._make = make
         self.name = name
@@ -535,9 +538,7 @@ class Topic(Generic[T]):
         until: Start | None = None,
         partitions: Collection[int] | None = None,
     ) -> TopicReader[T]:
-        return TopicReader(
-            self._client.loop, self.aio.read(start=start, until=until, partitions=partitions)
-        )
+        return TopicReader(self._client.loop, self.aio.read(start=start, until=until, partitions=partitions))
 
     @_as(aio_topic.Topic.subscribe)
     def subscribe(
@@ -548,9 +549,7 @@ class Topic(Generic[T]):
         auto_commit: Duration | None = None,
         instance_id: str | None = None,
     ) -> TopicConsumer[T]:
-        consumer = self.aio.subscribe(
-            group, start=start, auto_commit=auto_commit, instance_id=instance_id
-        )
+        consumer = self.aio.subscribe(group, start=start, auto_commit=auto_commit, instance_id=instance_id)
         return TopicConsumer(self._client.loop, consumer)
 
     @_as(aio_topic.Topic.queue)
@@ -599,11 +598,11 @@ class TopicTransaction:
 class Client:
     """A client of a cluster, opened on first use. Use it as a context manager, or call `close`."""
 
-    def __init__(self, make: Callable[[], aio.Client]) -> None:
+    def __init__(self, make: Callable[[], aio_client.Client]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._loop: _EventLoop | None = None
-        self._client: aio.Client | None = None
+        self._client: aio_client.Client | None = None
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -613,7 +612,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> tuple[_EventLoop, aio.Client]:
+    def _open(self) -> tuple[_EventLoop, aio_client.Client]:
         if self._loop is not None:
             self._loop.check()
         with self._lock:
@@ -629,7 +628,7 @@ class Client:
                 self._loop = loop
             return self._loop, self._client
 
-    async def _enter(self) -> aio.Client:
+    async def _enter(self) -> aio_client.Client:
         return await self._make().__aenter__()
 
     def close(self) -> None:
@@ -652,7 +651,7 @@ class Client:
         return self._open()[0]
 
     @property
-    def aio(self) -> aio.Client:
+    def aio(self) -> aio_client.Client:
         """The asyncio client, which belongs to the event loop of this one."""
         return self._open()[1]
 
@@ -660,14 +659,12 @@ class Client:
     def topic(self, name: str, *, key: type[Any] | Codec[Any] | None = None) -> Topic[bytes]: ...
 
     @overload
-    def topic(
-        self, name: str, *, value: Codec[T], key: type[Any] | Codec[Any] | None = None
-    ) -> Topic[T]: ...
+    def topic(self, name: str, *, value: Codec[T], key: type[Any] | Codec[Any] | None = None) -> Topic[T]: ...
 
     @overload
     def topic(self, name: str, *, value: type[T], key: type[Any] | Codec[Any] | None = None) -> Topic[T]: ...
 
-    @_as(aio.Client.topic)
+    @_as(aio_client.Client.topic)
     def topic(
         self,
         name: str,
@@ -675,10 +672,10 @@ class Client:
         value: type[Any] | Codec[Any] | None = None,
         key: type[Any] | Codec[Any] | None = None,
     ) -> Topic[Any]:
-        codecs = aio.codecs_of(value, key)
+        codecs = aio_client.codecs_of(value, key)
         return Topic(self, lambda client: client.topic_with(name, codecs), name)
 
-    @_as(aio.Client.transaction)
+    @_as(aio_client.Client.transaction)
     def transaction(self, transactional_id: str, *, timeout: Duration = 60.0) -> TopicTransaction:
         loop, client = self._open()
         return TopicTransaction(loop, client.transaction(transactional_id, timeout=timeout))
@@ -703,7 +700,7 @@ def connect(
     that the cluster names, if clients have to use others. `timeout` is how long a call may take with retries.
     """
     make = partial(
-        aio.connect,
+        aio_client.connect,
         url,
         token=token,
         ca=ca,

@@ -239,9 +239,11 @@ class _Unknown:
         self._reason = reason
 
     def encode(self, value: object) -> bytes:
+        del value
         raise InvalidValue(self._reason)
 
     def decode(self, data: bytes) -> object:
+        del data
         raise InvalidValue(self._reason)
 
 

@@ -21,9 +21,7 @@ class Client(Session):
     def topic(self, name: str, *, key: type[Any] | Codec[Any] | None = None) -> Topic[bytes]: ...
 
     @overload
-    def topic(
-        self, name: str, *, value: Codec[T], key: type[Any] | Codec[Any] | None = None
-    ) -> Topic[T]: ...
+    def topic(self, name: str, *, value: Codec[T], key: type[Any] | Codec[Any] | None = None) -> Topic[T]: ...
 
     @overload
     def topic(self, name: str, *, value: type[T], key: type[Any] | Codec[Any] | None = None) -> Topic[T]: ...
@@ -38,8 +36,8 @@ class Client(Session):
         """Return a topic whose values are of a type: bytes by default.
 
         A type is bytes, str, a msgspec Struct, a dataclass, a pydantic model, a generated Protobuf class, or
-        whatever else msgspec reads from JSON. A codec is `alpacamq.json`, `avro(subject)`, `json_schema(subject)`
-        or `protobuf(subject)`, or your own. Keys are bytes, str or int, and read as bytes, without `key`.
+        whatever else msgspec reads from JSON. A codec is `alpacamq.json`, `avro(subject)`,
+        `json_schema(subject)` or `protobuf(subject)`, or your own. Keys are bytes, str or int, and read as bytes, without `key`.
         """
         return self.topic_with(name, codecs_of(value, key))
 

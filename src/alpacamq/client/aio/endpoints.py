@@ -18,4 +18,4 @@ class Endpoints:
 
 async def discover(nodes: Nodes, deadline_s: float) -> Endpoints:
     """Ask a node for the addresses of all. Raises Unreachable or Refused."""
-    raise NotImplementedError
+    raise NotImplementedError((nodes, deadline_s))

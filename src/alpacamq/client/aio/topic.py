@@ -145,7 +145,7 @@ def producer_settings(
 
 
 async def delivered(delivery: Delivery) -> RecordMetadata:
-    """Wait for a record. If this is cancelled, the record is taken back, or the log says that it could not be."""
+    """Wait for a record. If this is cancelled, the record is taken back, or a note says that it was sent."""
     try:
         return await delivery
     except asyncio.CancelledError as cancelled:
@@ -185,7 +185,7 @@ class TopicProducer(Generic[T]):
     @property
     def _open(self) -> Producer:
         if self._producer is None:
-            raise RuntimeError('a producer is used in a block: `async with topic.producer() as p:`')
+            raise RuntimeError("a producer is used in a block: `async with topic.producer() as p:`")
         return self._producer
 
     def send(
@@ -442,7 +442,7 @@ class Queue(Generic[T]):
         """Return the jobs of the queue, to iterate over.
 
         At most `credit` jobs are unsettled at a time. `visibility` is how long a lease lasts; the queue's
-        setting by default. `start` is where a new queue begins. `consumer` is this client's name in statistics.
+        setting by default. `start` is where a new queue begins. `consumer` is the name of this client in stats.
         """
         from .queue import Receiver, work_open
 
@@ -502,8 +502,8 @@ class Topic(Generic[T]):
     ) -> TopicProducer[T]:
         """Return a producer for many messages: `async with topic.producer() as p: p.send(…)`.
 
-        A batch is sent when it has `batch_records` or `batch_bytes`, or after `linger`. `timeout` is how long a
-        message may take to be acknowledged, with all retries.
+        A batch is sent when it has `batch_records` or `batch_bytes`, or after `linger`. `timeout` is how long
+        a message may take to be acknowledged, with all retries.
         """
         settings = producer_settings(
             acks=acks,
@@ -548,7 +548,7 @@ class Topic(Generic[T]):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> TopicConsumer[T]:
-        """Return a member of a consumer group: `async with topic.subscribe("billing") as c: async for m in c: …`.
+        """Return a member of a consumer group: `async with topic.subscribe(group) as c: async for m in c: …`.
 
         `start` is where to begin in partitions for which the group has no offset. Without `auto_commit`, only
         `commit` commits.
@@ -559,9 +559,7 @@ class Topic(Generic[T]):
             auto_commit_s=None if auto_commit is None else duration_ms(auto_commit) / 1000,
             instance_id=instance_id,
         )
-        return TopicConsumer(
-            self._session, self.name, self.codecs, group, settings, on_assigned, on_revoked
-        )
+        return TopicConsumer(self._session, self.name, self.codecs, group, settings, on_assigned, on_revoked)
 
     def queue(self, group: str) -> Queue[T]:
         """Return the topic as a queue of a group."""
@@ -629,5 +627,3 @@ class TopicTransaction:
     def commit_offsets(self, consumer: TopicConsumer[Any]) -> None:
         """Commit the present position of a consumer with the transaction."""
         self._offsets.append((consumer.consumer, consumer.consumer.positions()))
-
-
