@@ -37,7 +37,8 @@ class Client(Session):
 
         A type is bytes, str, a msgspec Struct, a dataclass, a pydantic model, a generated Protobuf class, or
         whatever else msgspec reads from JSON. A codec is `alpacamq.json`, `avro(subject)`,
-        `json_schema(subject)` or `protobuf(subject)`, or your own. Keys are bytes, str or int, and read as bytes, without `key`.
+        `json_schema(subject)` or `protobuf(subject)`, or your own. Without `key`, keys are
+        bytes, str or int, and read as bytes.
         """
         return self.topic_with(name, codecs_of(value, key))
 

@@ -199,23 +199,29 @@ class Nodes:
         *,
         about: str,
         deadline_s: float,
+        is_repeatable: bool = True,
     ) -> T:
-        """Call a method that may be repeated, on the nodes in turn until one answers.
+        """Call a method on the nodes in turn until one answers. Raises Unreachable or Refused.
 
-        Raises Unreachable or Refused.
+        One that is not repeatable is sent again only if it certainly was not received.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
         attempt = 0
         while True:
             left_s = deadline - loop.time()
+            is_sent = False
             try:
                 async with self.connection() as connection:
-                    return await method(connection)(request, timeout=left_s, metadata=self.metadata)
+                    await connection.__connect__()
+                    is_sent = True
+                    response: T = await method(connection)(request, timeout=left_s, metadata=self.metadata)
+                    return response
             except (*FAILURES, TimeoutError) as error:
                 attempt += 1
                 pause_s = backoff_s(attempt) if attempt % len(self._addresses) == 0 else 0
-                if not is_transient(error) or loop.time() + pause_s >= deadline:
+                may_repeat = is_repeatable or not is_sent
+                if not may_repeat or not is_transient(error) or loop.time() + pause_s >= deadline:
                     raise failure_of(error, about) from error
             await asyncio.sleep(pause_s)
 

@@ -8,7 +8,7 @@ sent is certainly not settled. A stream that ends returns the leases of its jobs
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, assert_never
@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, assert_never
 from grpclib.client import Stream
 from grpclib.const import Status
 
-from alpacamq.client.errors import Unreachable
+from alpacamq.client.errors import Closed, Unreachable
 from alpacamq.client.messages import Codecs, Message
 from alpacamq.client.outcomes import (
     AlreadySettled,
@@ -84,7 +84,7 @@ class Settlement:
     """
 
     __slots__ = (
-        "_delay_ms", "_delivery_id", "_error", "_is_done", "_is_sent", "_kind", "_place", "_reason",
+        "_delay_ms", "_delivery_id", "_error", "_is_done", "_is_sent", "_kind", "_on_error", "_place", "_reason",
         "_retries", "_waiters",
     )  # fmt: skip
 
@@ -100,10 +100,18 @@ class Settlement:
         self._is_done = False
         self._error: SettlementError | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
+        self._on_error: Callable[[SettlementError], object] | None = None
 
     def done(self) -> bool:
         """Return whether the result is known, or known to be lost."""
         return self._is_done
+
+    def on_error(self, callback: Callable[[SettlementError], object]) -> None:
+        """Call this if the settlement fails, instead of logging it."""
+        if self._error is not None:
+            callback(self._error)
+        else:
+            self._on_error = callback
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self._is_done:
@@ -126,7 +134,9 @@ class Settlement:
     def _fail(self, kind: type[SettlementError], why: str) -> None:
         topic, partition, offset = self._place
         self._error = kind(f"{self._kind.value} of {topic}-{partition}@{offset}: {why}")
-        if self._waiters is None:
+        if self._on_error is not None:
+            self._on_error(self._error)
+        elif self._waiters is None:
             log.warning("%s", self._error)
         self._finish()
 
@@ -174,6 +184,11 @@ class Job(Message[T]):
         # When the lease ends, in milliseconds since 1970.
         self.deadline_ms = delivery.deadline_ms
         self.priority = _PRIORITIES.get(delivery.priority, "normal")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a settlement was sent, or is about to be."""
+        return self._is_settled
 
     @property
     def is_leased(self) -> bool:
@@ -393,10 +408,13 @@ class Receiver(Generic[T]):
         self._codecs = codecs
         self._name = f"queue {request.group} of topic {request.topic}"
         self._ready: deque[Job[T]] = deque()
-        self._arrived = asyncio.Event()
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._opened = asyncio.Event()
         self._failure: AlpacaError | None = None
         self._stream: _WorkStream | None = None
+        # Whether the broker has answered on the stream that is or was open.
+        self._has_heard = False
+        self._is_draining = False
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -428,14 +446,28 @@ class Receiver(Generic[T]):
 
     async def next(self) -> Job[T]:
         """Return the next job; wait for it. Raises the error that ended the stream."""
-        while not self._ready:
+        while not self._ready or self._is_draining:
             if self._failure is not None:
                 raise self._failure
-            if self._closing.is_set():
-                raise LeaseLost(f"{self._name}: the receiver is closed")
-            self._arrived.clear()
-            await self._arrived.wait()
+            if self._closing.is_set() or self._is_draining:
+                raise Closed(f"{self._name}: the receiver is closed")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and self._ready:
+                    self._wake(1)  # another one gets the job
+                raise
         return self._ready.popleft()
+
+    def _wake(self, count: int) -> None:
+        """Wake so many of those that wait for a job."""
+        while count > 0 and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
 
     def take(self, max_jobs: int) -> list[Job[T]]:
         """Return jobs that have arrived already, perhaps none."""
@@ -450,6 +482,25 @@ class Receiver(Generic[T]):
         if self._stream is not None:
             self._stream.set_credit(credit)
 
+    def drain(self) -> int:
+        """Take no more jobs: give back those that nobody has taken, and return their number.
+
+        `next` raises Closed from now on. Jobs that were taken can be settled until the receiver is closed.
+        """
+        self._is_draining = True
+        if self._stream is not None:
+            self._stream.set_credit(0)
+        released = self.take(len(self._ready))
+        for each in released:
+            each.release()
+        self._wake(len(self._waiters))
+        return len(released)
+
+    @property
+    def waiting(self) -> Sequence[Job[T]]:
+        """The jobs that have arrived and that nobody has taken."""
+        return self._ready
+
     @property
     def is_connected(self) -> bool:
         """Whether the stream is open now."""
@@ -463,14 +514,14 @@ class Receiver(Generic[T]):
     async def close(self) -> None:
         """Wait for the results of settlements, return all other leases and close the stream."""
         self._closing.set()
-        self._arrived.set()
+        self._wake(len(self._waiters))
         self._session.forget(self)
         if (task := self._task) is None:
             return
         try:
-            if not task.done():
+            if self._stream is not None and not task.done():
                 # Bounded by the run itself, see `_finish`.
-                await asyncio.shield(asyncio.wait([task]))
+                await asyncio.wait([task])
         finally:
             if not task.done():
                 task.cancel()
@@ -488,13 +539,14 @@ class Receiver(Generic[T]):
                     attempt = 0
                 except (*FAILURES, TimeoutError) as error:
                     failure = failure_of(error, self._name)
-                    if not is_transient(error):
+                    # One that has worked may be refused because its token has expired: try with a new one.
+                    if not is_transient(error) and not self._has_heard:
                         self._failure = failure
                         return
                     if not self._opened.is_set() and loop.time() >= give_up_at:
                         self._failure = Unreachable(str(failure))
                         return
-                    if self._stream is not None:
+                    if self._has_heard:
                         attempt = 0
                     log.info("%s: connecting again: %s", self._name, failure)
                 finally:
@@ -507,7 +559,7 @@ class Receiver(Generic[T]):
                     continue
         finally:
             self._opened.set()
-            self._arrived.set()
+            self._wake(len(self._waiters))
 
     def _cut(self) -> None:
         """Drop jobs whose stream is gone: the broker delivers them again."""
@@ -518,12 +570,12 @@ class Receiver(Generic[T]):
 
     async def _work(self) -> None:
         """Open a stream and serve it to its end."""
+        self._has_heard = False
         async with self._nodes.connection() as connection:
             method = QueueStub(connection).Work
             async with method.open(metadata=self._nodes.metadata) as stream:
                 await stream.send_message(queue_pb2.WorkRequest(open=self._request))
-                # The broker sends headers once the queue is open.
-                await stream.recv_initial_metadata()
+                # The broker answers with the first message, or with an error: `next` raises it.
                 self._stream = work = _WorkStream()
                 self._opened.set()
                 await self._serve(stream, work)
@@ -569,19 +621,26 @@ class Receiver(Generic[T]):
                 work.end("the receiver was closed")
                 await stream.end()
                 await asyncio.wait({receiving}, timeout=CLOSE_S)
+            if not receiving.done():
+                await stream.cancel()
         finally:
             settled.cancel()
 
     async def _receive(self, stream: WorkCall, work: _WorkStream) -> None:
         topic, codecs, ready = self._request.topic, self._codecs, self._ready
         while (response := await stream.recv_message()) is not None:
+            self._has_heard = True
             if response.settled or response.errors:
                 work.results(response)
             if response.messages and not self._closing.is_set():
                 jobs = [Job(work, topic, each, codecs) for each in response.messages]
                 await self._session.prepare_decoding(codecs, jobs)
+                if self._is_draining:
+                    for each in jobs:
+                        each.release()
+                    continue
                 ready.extend(jobs)
-                self._arrived.set()
+                self._wake(len(jobs))
 
 
 def work_open(

@@ -4,7 +4,7 @@ Everything is opened on first use and closed with the session, in reverse order.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -166,20 +166,48 @@ class Session:
         deliver_at_ms: int | None,
         priority: Lane | None,
     ) -> RecordMetadata:
-        """Write a delayed message over gRPC, for topics where Kafka's protocol has no delays."""
-        from .sending import send_delayed
+        """Write a delayed message over gRPC, for topics where Kafka's protocol has no delays.
 
-        return await send_delayed(
-            self.nodes,
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            partition=partition,
-            delay_ms=delay_ms,
-            deliver_at_ms=deliver_at_ms,
-            priority=priority,
-            timeout_s=self.timeout_s,
+        It is sent once: if the connection is cut before the answer, Unreachable says so, and the message may be
+        written.
+        """
+        from alpacamq.v1.messages_pb2 import NewRecord
+        from alpacamq.v1.producer_grpc import ProducerStub
+        from alpacamq.v1.producer_pb2 import SendRequest
+
+        record = NewRecord(key=key, value=value, partition=partition, delay_ms=delay_ms)
+        if deliver_at_ms is not None:
+            record.deliver_at_ms = deliver_at_ms
+        if priority is not None:
+            record.priority = priority + 1  # type: ignore[assignment]
+        for name, content in headers:
+            record.headers.add(key=name, value=content)
+        response = await self.nodes.call(
+            lambda connection: ProducerStub(connection).Send,
+            SendRequest(topic=topic, records=[record]),
+            about=f"send to topic {topic}",
+            deadline_s=self.timeout_s,
+            is_repeatable=False,
+        )
+        result = response.result
+        return RecordMetadata(topic, result.partitions[0], result.offsets[0], -1)
+
+    async def configure_queue(self, topic: str, group: str, settings: Mapping[str, str | None]) -> None:
+        """Change the settings of a queue."""
+        from alpacamq.v1.groups_grpc import GroupsStub
+        from alpacamq.v1.groups_pb2 import ConfigureQueueRequest
+
+        request = ConfigureQueueRequest(
+            group=group,
+            topic=topic,
+            settings={name: text for name, text in settings.items() if text is not None},
+            unset=[name for name, text in settings.items() if text is None],
+        )
+        await self.nodes.call(
+            lambda connection: GroupsStub(connection).ConfigureQueue,
+            request,
+            about=f"settings of group {group} on topic {topic}",
+            deadline_s=self.timeout_s,
         )
 
     # Codecs of the schema registry.

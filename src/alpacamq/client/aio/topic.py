@@ -442,7 +442,7 @@ class Queue(Generic[T]):
         """Return the jobs of the queue, to iterate over.
 
         At most `credit` jobs are unsettled at a time. `visibility` is how long a lease lasts; the queue's
-        setting by default. `start` is where a new queue begins. `consumer` is the name of this client in stats.
+        setting by default. `start` is where a new queue begins. `consumer` is the name in stats.
         """
         from .queue import Receiver, work_open
 
@@ -450,6 +450,13 @@ class Queue(Generic[T]):
             self.topic, self.group, credit=credit, visibility=visibility, consumer=consumer, start=start
         )
         return Receiver(self._session, request, self._codecs)
+
+    async def configure(self, settings: Mapping[str, str | None]) -> None:
+        """Override settings of the topic for this queue (`queue.…`); None removes an override.
+
+        Creates the queue if it does not exist.
+        """
+        await self._session.configure_queue(self.topic, self.group, settings)
 
 
 class Topic(Generic[T]):
