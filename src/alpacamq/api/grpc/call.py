@@ -70,6 +70,7 @@ class Call(Generic[Q, R]):
         "backend",
         "caller",
         "deadline",
+        "listener",
         "method",
         "request",
         "tenant",
@@ -84,6 +85,7 @@ class Call(Generic[Q, R]):
         caller: Caller,
         request_type: Any,
         deadline: float | None = None,
+        listener: str = "grpc",
     ) -> None:
         self.backend = backend
         self._exchange = exchange
@@ -97,6 +99,8 @@ class Call(Generic[Q, R]):
         self._decode: Callable[[bytes], Q] = request_type.FromString
         # When the client stops waiting, as a time of the event loop; None if it does not.
         self.deadline = deadline
+        # The name of the listener that the client has connected to.
+        self.listener = listener
 
     # Messages.
 

@@ -30,6 +30,7 @@ from alpacamq.api.http import throttling
 from alpacamq.api.http.login import AUTHORIZATION
 from alpacamq.api.http.messages import Request
 from alpacamq.api.http.server import Draining
+from alpacamq.api.listening import ListenerSettings
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.broker.tls import HTTP2
 from alpacamq.model.address import Address, client_host
@@ -387,13 +388,11 @@ def _trailers(error: AlpacaError, tenant: str | None) -> tuple[tuple[str, str], 
 class Connection(asyncio.Protocol):
     """The asyncio protocol of one accepted socket."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, server: "Server", authentication: bool | None = None
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, server: "Server", listener: ListenerSettings) -> None:
         self._loop = loop
         self._server = server
-        # Of the listener.
-        self._authentication = authentication
+        self._listener = listener.name
+        self._authentication = listener.authentication
         self._stats = server.stats
         self.room = server.room
         self.max_message_bytes = server.limits.max_message_bytes
@@ -683,7 +682,14 @@ class Connection(asyncio.Protocol):
         request.authentication = self._authentication
         caller = await self._authenticated(request)
         call: Call[Any, Any] = Call(
-            server.backend, stream, path[1:], request, caller, server.handlers[path].request_type, deadline
+            server.backend,
+            stream,
+            path[1:],
+            request,
+            caller,
+            server.handlers[path].request_type,
+            deadline,
+            self._listener,
         )
         access = server.access
         if path not in OPEN_METHODS:

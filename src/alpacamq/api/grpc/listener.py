@@ -73,7 +73,7 @@ class GrpcListener:
             self._start_loading = partial(self._begin_load, tasks, broker, addresses)
             try:
                 for each in self._sockets:
-                    factory = partial(self._protocol, loop, each.settings.authentication)
+                    factory = partial(self._protocol, loop, each.settings)
                     self._accepting.append(await each.accept(factory, self._connection_limit))
                 self.listening.set()
                 while True:
@@ -100,10 +100,10 @@ class GrpcListener:
         if self._server is not None:
             await self._server.drain()
 
-    def _protocol(self, loop: asyncio.AbstractEventLoop, authentication: bool | None) -> asyncio.BaseProtocol:
+    def _protocol(self, loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> asyncio.BaseProtocol:
         if self._server is not None:
-            return self._server.connection(loop, authentication)
-        return _Waiting(self._arrived, self._waiting.discard, authentication)
+            return self._server.connection(loop, settings)
+        return _Waiting(self._arrived, self._waiting.discard, settings)
 
     def _arrived(self, waiting: "_Waiting") -> None:
         if len(self._waiting) >= self._limits.max_connections:
@@ -128,7 +128,7 @@ class GrpcListener:
             broker, addresses, self._limits, tasks, self._connections, self._connection_limit, self._stats
         )
         for waiting in list(self._waiting):
-            waiting.hand_over(self._server.connection(loop, waiting.authentication))
+            waiting.hand_over(self._server.connection(loop, waiting.settings))
         self._waiting.clear()
 
 
@@ -139,11 +139,11 @@ class _Waiting(asyncio.Protocol):
         self,
         arrived: "Callable[[_Waiting], None]",
         left: "Callable[[_Waiting], None]",
-        authentication: bool | None,
+        settings: ListenerSettings,
     ) -> None:
         self._arrived = arrived
         self._left = left
-        self.authentication = authentication
+        self.settings = settings
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from alpacamq.api.http.login import Login
 from alpacamq.api.http.reader import Room
-from alpacamq.api.listening import ConnectionLimit
+from alpacamq.api.listening import ConnectionLimit, ListenerSettings
 from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
@@ -56,9 +56,9 @@ class Server:
     def is_stopping(self) -> bool:
         return self.backend.stopping.is_set()
 
-    def connection(self, loop: asyncio.AbstractEventLoop, authentication: bool | None) -> asyncio.Protocol:
+    def connection(self, loop: asyncio.AbstractEventLoop, listener: ListenerSettings) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
-        return Connection(loop, self, authentication)
+        return Connection(loop, self, listener)
 
     def started(self) -> None:
         """Count a call that has begun."""

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV1Alpha
+from grpclib.reflection.service import ServerReflection
+
 from alpacamq.v1 import (
     admin_pb2,
     dead_letters_pb2,
@@ -14,6 +17,7 @@ from alpacamq.v1 import (
 )
 
 from .call import Backend
+from .cluster import ClusterService
 from .health import HealthService
 #from .producing import ProducerService
 from .queue import QueueService
@@ -41,12 +45,20 @@ SERVICES: Sequence[Callable[[Backend], Any]] = (
     #    ProducerService,
     #    LogService,
     *map(transcoded, TRANSCODED),
+    ClusterService,
 )
 
 
 def handlers(backend: Backend) -> Mapping[str, Any]:
     """Return the handlers of all services by path, as `/alpacamq.v1.Queue/Work`."""
+    services = [make(backend) for make in SERVICES]
     found: dict[str, Any] = {}
-    for service in SERVICES:
-        found |= service(backend).__mapping__()
+    for service in services:
+        found |= service.__mapping__()
+    names = sorted({path.split("/")[1] for path in found})
+    for service in services:
+        if isinstance(service, HealthService):
+            service.services = frozenset(names)
+    for reflection in (ServerReflection, ServerReflectionV1Alpha):
+        found |= reflection(_service_names=names).__mapping__()
     return found
