@@ -120,14 +120,14 @@ class Worker:
 
         It gets the value, of the type of its first parameter unless `value` says otherwise, and the job if it
         has a second parameter. Coroutine functions run in the event loop, `concurrency` at a time; others in
-        as many threads. Returning acknowledges the message; Reject makes it a dead letter; any other exception,
-        and Retry, has it delivered again after a backoff. A value that cannot be decoded is rejected.
+        as many threads. Returning acknowledges the message; Reject makes it a dead letter; any other
+        exception, and Retry, has it delivered again after a backoff. A value that cannot be decoded is rejected.
 
         With `retries`, a message that fails becomes a dead letter after so many further deliveries: the
         worker sets the limit of the queue when it starts. Otherwise the queue's own limit counts. `timeout`
         is the time that the function has; a thread cannot be stopped, and runs on. `visibility` is the lease,
-        which is extended while the function runs. `prefetch` messages are leased beyond `concurrency`, so that
-        short tasks need not wait for the broker.
+        which is extended while the function runs. `prefetch` messages are leased beyond `concurrency`, so
+        that short tasks need not wait for the broker.
         """
         if not 1 <= concurrency <= _MAX_CONCURRENCY or not 0 <= prefetch <= _MAX_CONCURRENCY - concurrency:
             raise ValueError(
