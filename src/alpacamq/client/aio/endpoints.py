@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from alpacamq.client.errors import Unreachable
 from alpacamq.model.address import Address
 from alpacamq.v1.cluster_grpc import ClusterStub
-from alpacamq.v1.cluster_pb2 import EndpointsRequest
+from alpacamq.v1.cluster_pb2 import EndpointsRequest, EndpointsResponse
 
 from .grpc import Nodes
 
@@ -23,7 +23,7 @@ class Endpoints:
 async def discover(nodes: Nodes, deadline_s: float) -> Endpoints:
     """Ask a node for the addresses of all. Raises Unreachable or Refused."""
     about = f"cluster at {', '.join(map(str, nodes.addresses))}"
-    response = await nodes.call(
+    response: EndpointsResponse = await nodes.call(
         lambda connection: ClusterStub(connection).Endpoints,
         EndpointsRequest(),
         about=about,

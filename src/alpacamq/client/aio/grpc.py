@@ -23,6 +23,8 @@ from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
 
+from .cluster import Backoff
+
 T = TypeVar("T")
 
 STREAMS_PER_CONNECTION: Final = 50
@@ -30,7 +32,6 @@ CONNECT_S: Final = 4.0
 # A connection on which a ping is not answered is closed after KEEPALIVE_S + PING_S.
 KEEPALIVE_S: Final = 10.0
 PING_S: Final = 5.0
-BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 2.0
 # Of a response; the broker's bound for requests.
 _WINDOW_BYTES: Final = 4 << 20
@@ -46,11 +47,6 @@ _PASSING: Final = frozenset(
         Status.CANCELLED,
     }
 )
-
-
-def backoff_s(attempt: int) -> float:
-    """Return how long to wait before an attempt, 1 for the first retry: full jitter, at most 2 s."""
-    return random.uniform(0, min(MAX_BACKOFF_S, BACKOFF_S * 2 ** min(attempt, 10)))  # noqa: S311
 
 
 class GrpcRefused(Refused):
@@ -90,7 +86,7 @@ def is_transient(error: BaseException) -> bool:
     return True
 
 
-class Connection(Channel):
+class Connection(Channel):  # type: ignore[misc] # grpclib is not checked
     """A connection to one node."""
 
     def __init__(self, address: Address, target: Target) -> None:
@@ -207,6 +203,7 @@ class Nodes:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
+        backoff = Backoff(cap_s=MAX_BACKOFF_S)
         attempt = 0
         while True:
             left_s = deadline - loop.time()
@@ -219,7 +216,7 @@ class Nodes:
                     return response
             except (*FAILURES, TimeoutError) as error:
                 attempt += 1
-                pause_s = backoff_s(attempt) if attempt % len(self._addresses) == 0 else 0
+                pause_s = backoff.next_s() if attempt % len(self._addresses) == 0 else 0
                 may_repeat = is_repeatable or not is_sent
                 if not may_repeat or not is_transient(error) or loop.time() + pause_s >= deadline:
                     raise failure_of(error, about) from error

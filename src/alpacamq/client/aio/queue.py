@@ -32,7 +32,8 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.v1 import messages_pb2, queue_pb2
 from alpacamq.v1.queue_grpc import QueueStub
 
-from .grpc import FAILURES, backoff_s, failure_of, is_transient
+from .cluster import Backoff
+from .grpc import FAILURES, MAX_BACKOFF_S, failure_of, is_transient
 from .session import Session
 
 T = TypeVar("T")
@@ -84,8 +85,8 @@ class Settlement:
     """
 
     __slots__ = (
-        "_delay_ms", "_delivery_id", "_error", "_is_done", "_is_sent", "_kind", "_on_error", "_place", "_reason",
-        "_retries", "_waiters",
+        "_delay_ms", "_delivery_id", "_error", "_is_done", "_is_sent", "_kind", "_on_error", "_place",
+        "_reason", "_retries", "_waiters",
     )  # fmt: skip
 
     def __init__(self, job: "Job[Any]", kind: _Kind, delay_ms: int | None, reason: str) -> None:
@@ -290,6 +291,7 @@ class _WorkStream:
         self._pending: dict[int, Settlement] = {}
         # Settlements that wait for the result of an extension of the same delivery.
         self._after: dict[int, Settlement] = {}
+        self._backoff = Backoff(cap_s=MAX_BACKOFF_S)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -374,7 +376,7 @@ class _WorkStream:
                 self._next.append(settlement)
                 self._wake.set()
 
-        asyncio.get_running_loop().call_later(backoff_s(settlement._retries), again)
+        asyncio.get_running_loop().call_later(self._backoff.next_s(), again)
 
     async def settled(self) -> None:
         """Wait until every settlement has its result."""
@@ -531,12 +533,11 @@ class Receiver(Generic[T]):
         """Keep a stream open until the receiver is closed or the broker refuses it."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + OPEN_S
-        attempt = 0
+        backoff = Backoff(cap_s=MAX_BACKOFF_S)
         try:
             while not self._closing.is_set():
                 try:
                     await self._work()
-                    attempt = 0
                 except (*FAILURES, TimeoutError) as error:
                     failure = failure_of(error, self._name)
                     # One that has worked may be refused because its token has expired: try with a new one.
@@ -547,13 +548,12 @@ class Receiver(Generic[T]):
                         self._failure = Unreachable(str(failure))
                         return
                     if self._has_heard:
-                        attempt = 0
+                        backoff.reset()
                     log.info("%s: connecting again: %s", self._name, failure)
                 finally:
                     self._cut()
-                attempt += 1
                 try:
-                    async with asyncio.timeout(backoff_s(attempt)):
+                    async with asyncio.timeout(backoff.next_s()):
                         await self._closing.wait()
                 except TimeoutError:
                     continue

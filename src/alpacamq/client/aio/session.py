@@ -173,7 +173,7 @@ class Session:
         """
         from alpacamq.v1.messages_pb2 import NewRecord
         from alpacamq.v1.producer_grpc import ProducerStub
-        from alpacamq.v1.producer_pb2 import SendRequest
+        from alpacamq.v1.producer_pb2 import SendRequest, SendResponse
 
         record = NewRecord(key=key, value=value, partition=partition, delay_ms=delay_ms)
         if deliver_at_ms is not None:
@@ -182,7 +182,7 @@ class Session:
             record.priority = priority + 1  # type: ignore[assignment]
         for name, content in headers:
             record.headers.add(key=name, value=content)
-        response = await self.nodes.call(
+        response: SendResponse = await self.nodes.call(
             lambda connection: ProducerStub(connection).Send,
             SendRequest(topic=topic, records=[record]),
             about=f"send to topic {topic}",

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar
 
-from alpacamq.client.errors import DelaysDisabled
+from alpacamq.client.errors import DelaysDisabled, NotAuthorized
 from alpacamq.client.messages import Codecs, Message, NewHeaders, encode_headers
 from alpacamq.client.outcomes import Duration, duration_ms
 from alpacamq.client.telemetry import tracer
@@ -170,7 +170,7 @@ class TopicProducer(Generic[T]):
         producer = Producer(await self._session.cluster(), self._settings)
         await producer.__aenter__()
         try:
-            await producer.prepare(self._name)
+            await self._prepare(producer)
         except BaseException:
             await producer.close()
             raise
@@ -181,6 +181,13 @@ class TopicProducer(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._open.__aexit__(kind, error, trace)
+
+    async def _prepare(self, producer: Producer) -> None:
+        try:
+            await producer.prepare(self._name, delays=True)
+        except (DelaysDisabled, NotAuthorized):
+            # Only a message with a delay fails then.
+            await producer.prepare(self._name)
 
     @property
     def _open(self) -> Producer:

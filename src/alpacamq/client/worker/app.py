@@ -121,7 +121,8 @@ class Worker:
         It gets the value, of the type of its first parameter unless `value` says otherwise, and the job if it
         has a second parameter. Coroutine functions run in the event loop, `concurrency` at a time; others in
         as many threads. Returning acknowledges the message; Reject makes it a dead letter; any other
-        exception, and Retry, has it delivered again after a backoff. A value that cannot be decoded is rejected.
+        exception, and Retry, has it delivered again after a backoff. A value that cannot be decoded is
+        rejected.
 
         With `retries`, a message that fails becomes a dead letter after so many further deliveries: the
         worker sets the limit of the queue when it starts. Otherwise the queue's own limit counts. `timeout`

@@ -57,7 +57,8 @@ class _Threads:
                 result.set_exception(error)
 
         def call() -> None:
-            value, failure = None, None
+            value: Any = None
+            failure: Exception | None = None
             try:
                 value = function()
             except StopIteration as error:
