@@ -14,6 +14,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID, uuid4
@@ -46,7 +47,14 @@ from alpacamq.protocol.messages.consumer_groups import (
     HeartbeatAssignment,
     HeartbeatTopicPartitions,
 )
+from alpacamq.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 
+from .batching import Identity
 from .cluster import MOVED_COORDINATOR, Backoff, Cluster, Coordinates
 from .fetching import At, ConsumedRecord, Fetcher, FetchSettings, find_offsets
 from .reader import CHUNK_RECORDS
@@ -167,7 +175,9 @@ class Consumer:
         self._next += 1
         return record
 
-    async def take(self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None) -> list[ConsumedRecord]:
+    async def take(
+        self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None
+    ) -> list[ConsumedRecord]:
         """Return records of one partition; empty after `wait_s` without any."""
         if self._next >= len(self._chunk) or self._is_changed:
             try:
@@ -264,7 +274,9 @@ class Consumer:
         if revoked := self._owned - self._target:
             if self._settings.auto_commit_s is not None:
                 processed = self._processed()
-                await self._commit_if_member({place: processed[place] for place in revoked if place in processed})
+                await self._commit_if_member(
+                    {place: processed[place] for place in revoked if place in processed}
+                )
             await _call(self._on_revoked, revoked)
             self._forget(revoked)
             self._acknowledge()
@@ -322,7 +334,10 @@ class Consumer:
                 group_id=self.group,
                 member_id=self.member_id,
                 member_epoch=self.member_epoch,
-                topics=[OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in by_topic.items()],
+                topics=[
+                    OffsetFetchRequestTopics(name=name, partition_indexes=each)
+                    for name, each in by_topic.items()
+                ],
             )
             request = OffsetFetchRequest(groups=[member], require_stable=True)
             answer = await self._cluster.call_coordinator(
@@ -362,24 +377,65 @@ class Consumer:
                 generation_id_or_member_epoch=self.member_epoch,
                 member_id=self.member_id,
                 group_instance_id=self._settings.instance_id,
-                topics=[OffsetCommitRequestTopic(name=name, partitions=each) for name, each in by_topic.items()],
+                topics=[
+                    OffsetCommitRequestTopic(name=name, partitions=each) for name, each in by_topic.items()
+                ],
             )
             answer = await self._cluster.call_coordinator(
                 Coordinates.GROUP, self.group, request, OffsetCommitResponse
             )
             for topic in answer.topics:
                 for result in topic.partitions:
-                    about = f"committing the offset of group {self.group!r} in {topic.name}-{result.partition_index}"
+                    about = f"committing offsets of group {self.group!r}"
                     self._check(about, result.error_code, topic.name, result.partition_index)
 
         await self._as_member(attempt)
         self._committed.update({place: offset for place, offset in changed.items() if place in self._owned})
 
+    async def commit_in(
+        self, transactional_id: str, producer: Identity, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Commit offsets as a part of a transaction, which this group has been added to."""
+        by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+        for place, offset in sorted(offsets.items()):
+            by_topic[place.topic].append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=place.partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+
+        async def attempt() -> None:
+            request = TxnOffsetCommitRequest(
+                transactional_id=transactional_id,
+                group_id=self.group,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                generation_id=self.member_epoch,
+                member_id=self.member_id,
+                group_instance_id=self._settings.instance_id,
+                topics=[
+                    TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in by_topic.items()
+                ],
+            )
+            answer = await self._cluster.call_coordinator(
+                Coordinates.GROUP, self.group, request, TxnOffsetCommitResponse
+            )
+            for topic in answer.topics:
+                for result in topic.partitions:
+                    about = f"committing offsets of group {self.group!r}"
+                    self._check(about, result.error_code, topic.name, result.partition_index)
+
+        await self._as_member(attempt)
+        # The transaction may be aborted: a later commit of the same offset must not be left out.
+        for place in offsets:
+            self._committed.pop(place, None)
+
     def _check(self, about: str, code: int, topic: str | None = None, partition: int | None = None) -> None:
         if code in MOVED_COORDINATOR:
             self._cluster.forget_coordinator(Coordinates.GROUP, self.group)
         if code:
-            raise refusal(about, code, topic=topic, partition=partition)
+            where = "" if topic is None else f" in {topic}-{partition}"
+            raise refusal(about + where, code, topic=topic, partition=partition)
 
     async def _as_member(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Send a request of a member, again if the epoch has changed since."""
@@ -523,7 +579,7 @@ class Consumer:
         """Take note of an assignment; the application gets it with its next record."""
         target: set[TopicPartition] = set()
         for each in assignment.topic_partitions:
-            topic = await self._cluster.retry(lambda wanted=each.topic_id: self._cluster.topic_of_id(wanted))
+            topic = await self._cluster.retry(partial(self._cluster.topic_of_id, each.topic_id))
             if topic is None:
                 continue  # deleted meanwhile: the next assignment is without it
             self._ids[topic.name] = each.topic_id
