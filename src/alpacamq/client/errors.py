@@ -153,7 +153,7 @@ class ProducerFenced(Refused):
 
 
 class SequenceLost(Refused):
-    """The broker does not know the records before a batch that may have been written; it was not sent again."""
+    """The broker has forgotten what came before a batch that may have been written; it was not sent again."""
 
 
 class MemberFenced(Refused):

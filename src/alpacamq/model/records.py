@@ -87,7 +87,7 @@ def read_contents(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[
 
 
 def read_timed_contents(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[TimedContent]:
-    """As `read_contents`, with timestamps. The batch is decompressed at the first record. Raises CorruptBatch."""
+    """As `read_contents`, with timestamps; decompressed at the first record. Raises CorruptBatch."""
     yield from _each_content(*_unpacked(batch, limit))
 
 

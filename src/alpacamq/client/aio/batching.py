@@ -1,9 +1,9 @@
 """Batches of records and the order in which a partition's are sent. No I/O.
 
-Each batch of an idempotent producer has the number of its first record in the partition. A batch whose outcome
-is unknown is sent again with the same number, so that the broker writes it once. Numbers that were assigned
-to a batch that was not written leave a gap, which the broker refuses: then the partition ends what it has in
-flight and starts again from 0 with another producer id.
+Each batch of an idempotent producer has the number of its first record in the partition. A batch whose
+outcome is unknown is sent again with the same number, so that the broker writes it once. Numbers that were
+assigned to a batch that was not written leave a gap, which the broker refuses: then the partition ends what
+it has in flight and starts again from 0 with another producer id.
 """
 
 from collections import deque
@@ -244,12 +244,11 @@ class PartitionQueue:
             self._end(self.queued.popleft())
         if not self.queued:
             return None
-        if self.is_idempotent:
-            if self.identity is None:
-                if identity is None or identity == self._spoiled:
-                    return None
-                self.identity = identity
-                self._next_sequence = 0
+        if self.is_idempotent and self.identity is None:
+            if identity is None or identity == self._spoiled:
+                return None
+            self.identity = identity
+            self._next_sequence = 0
         batch = self.queued.popleft()
         batch.seal(codec, self.identity, self._next_sequence, transactional=self.transactional)
         batch.state = State.IN_FLIGHT
@@ -367,7 +366,7 @@ def _timed_out(batch: Batch, *, is_sent: bool) -> DeliveryTimedOut:
 
 
 class Partitioner:
-    """Chooses the partitions of one topic as other Kafka clients do: by the key, or one batch after another."""
+    """Chooses partitions of one topic as other Kafka clients do: by the key, or one batch after another."""
 
     def __init__(self, partitions: int, random: Random) -> None:
         self._random = random

@@ -7,7 +7,7 @@ broker answers the requests of a connection one after another and a fetch waits.
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
@@ -17,7 +17,16 @@ from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from alpacamq.client.connect import Tls
-from alpacamq.client.errors import ClientError, Closed, ErrorCode, NotFound, Refused, Unreachable, only, refusal
+from alpacamq.client.errors import (
+    ClientError,
+    Closed,
+    ErrorCode,
+    NotFound,
+    Refused,
+    Unreachable,
+    only,
+    refusal,
+)
 from alpacamq.client.framing import CLIENT_ID
 from alpacamq.client.login import Credentials
 from alpacamq.model.address import Address
@@ -286,7 +295,13 @@ class Cluster:
     # Requests.
 
     async def call(
-        self, node_id: int, request: Message, answer: type[R], *, user: object = _SHARED, timeout_s: float = 0.0
+        self,
+        node_id: int,
+        request: Message,
+        answer: type[R],
+        *,
+        user: object = _SHARED,
+        timeout_s: float = 0.0,
     ) -> R:
         """Send a request to a broker. Raises Unreachable."""
         connection = await self.connection(node_id, user)
@@ -304,16 +319,18 @@ class Cluster:
             self.forget_coordinator(of, name)
             raise
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]], *, within_s: float | None = None) -> T:
-        """Repeat a call that fails with a retriable error, with backoff, until its deadline."""
+    async def retry(
+        self, attempt: Callable[[], Awaitable[T]], *, also: Container[ErrorCode] = frozenset()
+    ) -> T:
+        """Repeat a call that fails with a retriable error or one of `also`, with backoff, for `request_s`."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.request_s if within_s is None else within_s)
+        deadline = loop.time() + self.request_s
         backoff = Backoff()
         while True:
             try:
                 return await attempt()
             except ClientError as error:
-                if not error.retriable:
+                if not error.retriable and not (isinstance(error, Refused) and error.code in also):
                     raise
                 wait_s = backoff.next_s()
                 if loop.time() + wait_s > deadline:
@@ -337,7 +354,9 @@ class Cluster:
         """Look the coordinator up again before the next request: it has moved, or does not answer."""
         self._coordinators.pop((of, name), None)
 
-    def check_coordinated(self, of: Coordinates, name: str, about: str, code: int, message: str | None = None) -> None:
+    def check_coordinated(
+        self, of: Coordinates, name: str, about: str, code: int, message: str | None = None
+    ) -> None:
         """Raise the error of a coordinator's response, and forget one that has moved."""
         if code in MOVED_COORDINATOR:
             self.forget_coordinator(of, name)
@@ -380,7 +399,9 @@ class Cluster:
         for topic in self._topics.values():
             if topic.id == topic_id:
                 return topic
-        request = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id)], allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(topic_id=topic_id)], allow_auto_topic_creation=False
+        )
         self._learn(await self.call_any(request, MetadataResponse))
         return next((topic for topic in self._topics.values() if topic.id == topic_id), None)
 
@@ -461,7 +482,8 @@ class Cluster:
                         ListOffsetsTopic(
                             name=name,
                             partitions=[
-                                ListOffsetsPartition(partition_index=each.partition, timestamp=at) for each in those
+                                ListOffsetsPartition(partition_index=each.partition, timestamp=at)
+                                for each in those
                             ],
                         )
                         for name, those in groupby(theirs, attrgetter("topic"))
@@ -478,13 +500,17 @@ class Cluster:
                         self.check_partition("reading the offsets of", partition, result.error_code)
                         found[partition] = result.offset
             if lacking := set(partitions) - found.keys():
-                raise ProtocolError(f"the response lacks the offsets of {', '.join(map(str, sorted(lacking)))}")
+                raise ProtocolError(
+                    f"the response lacks the offsets of {', '.join(map(str, sorted(lacking)))}"
+                )
 
         await self.retry(attempt)
         return found
 
-    def check_partition(self, doing: str, partition: TopicPartition, code: int, message: str | None = None) -> None:
-        """Raise the error of a partition in a response; the metadata is requested again if it is out of date."""
+    def check_partition(
+        self, doing: str, partition: TopicPartition, code: int, message: str | None = None
+    ) -> None:
+        """Raise the error of a partition in a response; metadata that is out of date is requested again."""
         if code in STALE_METADATA:
             self.forget([partition])
         if code:

@@ -125,7 +125,9 @@ class Connection(asyncio.BufferedProtocol):
         api = API_OF[type(request)]
         version = common_version(api, self._spoken.get(api.key), self.address)
         self._correlation_id += 1
-        self._write(request_frame(api, version, self._correlation_id, encode(request, version), self._client_id))
+        self._write(
+            request_frame(api, version, self._correlation_id, encode(request, version), self._client_id)
+        )
 
     def _send(
         self, api: Api, version: int, body: bytes, answer: type[R] | None, timeout_s: float
@@ -270,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         api = APIS[ApiKey.API_VERSIONS]
         request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
         for version in (API_VERSIONS_VERSION, 0):
-            sent = self._send(api, version, encode(request, version), None, CONNECT_S)
+            sent: _Pending[Message] = self._send(api, version, encode(request, version), None, CONNECT_S)
             body = cast("memoryview", await sent.response)
             if (spoken := read_versions(self.address, body, version)) is not None:
                 self._spoken = spoken
@@ -344,13 +346,15 @@ async def connect(
         if connection is not None:
             await connection.close()
         if isinstance(error, TimeoutError):
-            raise Unreachable(f"{address} does not answer within {timeout_s:g} s; is a broker running?") from None
+            raise Unreachable(
+                f"{address} does not answer within {timeout_s:g} s; is a broker running?"
+            ) from None
         if isinstance(error, ssl.SSLCertVerificationError):
-            reason = error.verify_message or error
-            raise Untrusted(f"the certificate of {address} is not accepted: {reason}") from None
+            raise Untrusted(
+                f"the certificate of {address} is not accepted: {error.verify_message or error}"
+            ) from None
         if isinstance(error, ssl.SSLError):
-            reason = error.reason or error
-            raise Unreachable(f"the TLS handshake with {address} failed ({reason})") from None
+            raise Unreachable(f"the TLS handshake with {address} failed ({error.reason or error})") from None
         if isinstance(error, OSError):
             raise Unreachable(f"no broker answers at {address} ({error.strerror or error})") from None
         raise

@@ -99,7 +99,7 @@ class Fetcher:
     """The fetched records of some partitions."""
 
     def __init__(self, cluster: Cluster, settings: FetchSettings, *, reset: str | At) -> None:
-        """Where an offset does not exist, go on at `reset`: "earliest", "latest", a time; or raise for "error"."""
+        """Go on at `reset` where an offset does not exist: "earliest", "latest", a time; "error" raises."""
         self._cluster = cluster
         self._settings = settings
         self._reset = reset
@@ -130,7 +130,9 @@ class Fetcher:
 
     # Which partitions are read, and where.
 
-    def assign(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None = None) -> None:
+    def assign(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """Read more partitions, from these offsets on and up to `ends`."""
         for place, offset in positions.items():
             end = None if ends is None else ends[place]
@@ -237,11 +239,10 @@ class Fetcher:
 
     async def wait(self) -> None:
         """Wait until there may be records to take, or partitions have changed."""
-        if not self._ready or all(each.is_paused for each in self._ready):
-            if self._failure is None:
-                self._arrived.clear()
-                await self._arrived.wait()
-                return
+        if self._failure is None and all(each.is_paused for each in self._ready):
+            self._arrived.clear()
+            await self._arrived.wait()
+            return
         # Records that are there without waiting must not keep other tasks from running.
         await asyncio.sleep(0)
 
@@ -293,14 +294,20 @@ class Fetcher:
         try:
             while True:
                 self._room.clear()
-                led = [each for each in self._partitions.values() if self._cluster.leader_of(each.place) == node_id]
+                led = [
+                    each
+                    for each in self._partitions.values()
+                    if self._cluster.leader_of(each.place) == node_id
+                ]
                 if not led:
                     return
                 wanted = [each for each in led if self._is_wanted(each)]
                 if not wanted:
                     await self._room.wait()
                     continue
-                is_partial = any(not each.is_paused and not each.is_fetched for each in led if each not in wanted)
+                is_partial = any(
+                    not each.is_paused and not each.is_fetched for each in led if each not in wanted
+                )
                 try:
                     answer = await self._request(node_id, wanted, is_partial=is_partial)
                 except ClientError as error:
@@ -384,7 +391,10 @@ class Fetcher:
             return
         if code:
             raise refusal(
-                f"reading {place} at {partition.fetch_offset}", code, topic=place.topic, partition=place.partition
+                f"reading {place} at {partition.fetch_offset}",
+                code,
+                topic=place.topic,
+                partition=place.partition,
             )
         assert partition.batches is not None
         was_empty = not partition.batches

@@ -9,7 +9,7 @@
     # leaving the block sends what is buffered and waits for it
 
 Everything runs in callbacks of the event loop: `_pump` sends what is ready, and is called again by records,
-responses and timers. Connections, metadata and producer ids are requested by tasks that end with the producer.
+responses and timers. Tasks request connections, metadata and producer ids; they end with the producer.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ from .batching import RECORD_OVERHEAD_BYTES, Batch, Identity, Partitioner, Parti
 from .cluster import STALE_METADATA, Backoff, Cluster, Topic
 from .connection import Connection
 
-# The broker answers a Produce request by this time, so that its outcome is known before the connection is closed.
+# A broker answers a Produce request by this time: before the deadline of the request, so that the outcome
+# is known.
 _ACK_MS = 20_000
 # An attempt may have been successful after these.
 _IN_DOUBT = frozenset(
@@ -83,7 +84,7 @@ class ProducerSettings:
 
     acks: Acks = Acks.ALL
     compression: Codec = Codec.NONE
-    # A batch is sent when it has so many records or bytes, or is so old. One that waits for its turn grows on.
+    # A batch is sent when it has so many records or bytes, or is so old; while it waits it may grow on.
     batch_records: int = 100
     batch_bytes: int = 64 << 10
     linger_ms: float = 5.0
@@ -278,7 +279,10 @@ class Producer:
         deliver_at_ms: int | None = None,
         priority: Lane | None = None,
     ) -> Delivery:
-        """Buffer a record for a prepared topic. Raises BufferFull, RecordTooLarge, DelaysDisabled, NotFound."""
+        """Buffer a record for a prepared topic.
+
+        Raises BufferFull, RecordTooLarge, NotFound, DelaysDisabled, Closed.
+        """
         state = self._topics.get(topic)
         if state is None or self._buffered_bytes >= self._buffer_bytes or self._is_closed:
             raise self._cannot_send(topic)
@@ -307,7 +311,7 @@ class Producer:
             size += len(key)
         if size > self._batch_bytes and size > self._settings.max_request_bytes:
             raise RecordTooLarge(
-                f"a record of {size} bytes for {topic!r} is larger than {self._settings.max_request_bytes} bytes"
+                f"a record of {size} bytes for {topic!r}; the most is {self._settings.max_request_bytes}"
             )
         if partition is None:
             partition = state.partitioner.sticky if key is None else state.partitioner.of_key(key)

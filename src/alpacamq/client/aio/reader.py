@@ -1,8 +1,8 @@
 """Reads a topic from an offset or a time, without a group.
 
-    async with Reader(cluster, "orders", start="-1h", until="now") as reader:
-        async for record in reader: ...
-        records = await reader.take(500)              # or many at a time
+async with Reader(cluster, "orders", start="-1h", until="now") as reader:
+    async for record in reader: ...
+    records = await reader.take(500)              # or many at a time
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from .fetching import ConsumedRecord as ConsumedRecord
 from .fetching import Fetcher, find_offsets
 from .fetching import FetchSettings as FetchSettings
 
-# "earliest", "latest" (also "now"), a time before now such as "-1h", ISO 8601, a time, or offsets by partition.
+# "earliest", "latest" or "now", a time before now such as "-1h", ISO 8601, a time, or offsets by partition.
 Position = str | At | Mapping[int, int]
 
 # Records that are decoded at a time.
@@ -112,7 +112,9 @@ class Reader:
         self._next += 1
         return record
 
-    async def take(self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None) -> list[ConsumedRecord]:
+    async def take(
+        self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None
+    ) -> list[ConsumedRecord]:
         """Return records of one partition; empty after `wait_s` without any, or at the end."""
         if self._next < len(self._chunk):
             taken = self._chunk[self._next : self._next + max_records]
