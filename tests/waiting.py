@@ -1,7 +1,9 @@
 """Polls for a condition with a deadline; the only place where a test sleeps."""
 
+import asyncio
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,3 +21,13 @@ def eventually(probe: Callable[[], T], *, within_s: float = 20, what: str = "") 
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or probe} did not become true within {within_s} s; last: {answer!r}")
         time.sleep(PAUSE_S)
+
+
+async def until(probe: Callable[[], bool | Awaitable[bool]], *, within_s: float = 30) -> None:
+    """Wait in a coroutine until `probe` returns, or awaits to, True."""
+    async with asyncio.timeout(within_s):
+        while True:
+            answer = probe()
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+            await asyncio.sleep(PAUSE_S)

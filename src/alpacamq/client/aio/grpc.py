@@ -222,9 +222,10 @@ class Nodes:
                     raise failure_of(error, about) from error
             await asyncio.sleep(pause_s)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections."""
         self._is_closed = True
         for each in self._connections:
             each.close()
         self._connections.clear()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn

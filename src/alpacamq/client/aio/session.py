@@ -61,7 +61,7 @@ class Session:
         if self._nodes is not None or self._is_closed:
             raise RuntimeError("a client is opened once")
         self._nodes = Nodes(self._target)
-        self._stack.callback(self._nodes.close)
+        self._stack.push_async_callback(self._nodes.close)
         if not self._kafka:
             try:
                 await self._discover()
