@@ -18,12 +18,13 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Header
 
 from .cluster import Cluster
-from .endpoints import Endpoints, discover
-from .grpc import Nodes
 from .producer import Producer, ProducerSettings, RecordMetadata
 from .transactions import TransactionalProducer
 
 if TYPE_CHECKING:
+    # These load gRPC: not when the client is imported, but when it connects.
+    from .endpoints import Endpoints
+    from .grpc import Nodes
     from .queue import Receiver
 
 # Transactional producers that are kept; each has state at the broker.
@@ -60,6 +61,8 @@ class Session:
     async def __aenter__(self) -> Self:
         if self._nodes is not None or self._is_closed:
             raise RuntimeError("a client is opened once")
+        from .grpc import Nodes
+
         self._nodes = Nodes(self._target)
         self._stack.push_async_callback(self._nodes.close)
         if not self._kafka:
@@ -91,7 +94,7 @@ class Session:
         self._receivers.discard(receiver)
 
     @property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> "Nodes":
         """The connections to the gRPC API."""
         if self._nodes is None:
             raise RuntimeError("a client is used in a block: `async with alpacamq.aio.connect(…) as mq:`")
@@ -102,8 +105,10 @@ class Session:
         if self._is_closed:
             raise Closed("the client is closed")
 
-    async def _discover(self) -> Endpoints:
+    async def _discover(self) -> "Endpoints":
         if self._endpoints is None:
+            from .endpoints import discover
+
             self._endpoints = await discover(self.nodes, self.timeout_s)
             self.nodes.learn(self._endpoints.grpc)
         return self._endpoints
