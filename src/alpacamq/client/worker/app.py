@@ -21,7 +21,6 @@ from alpacamq.client.outcomes import Duration, duration_ms
 from alpacamq.client.url import Token
 
 from .metrics import MetricsServer, TaskMetrics
-from .runner import TaskRunner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -174,6 +173,8 @@ class Worker:
         """Process messages until `stop`, or until this is cancelled."""
         if not self._tasks:
             raise ValueError("the worker has no tasks: decorate functions with @app.task(…)")
+        from .runner import TaskRunner  # loads gRPC
+
         self._stopping = stopping = asyncio.Event()
         self._loop = loop = asyncio.get_running_loop()
         if handle_signals:
