@@ -179,6 +179,8 @@ class Consumer:
         self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None
     ) -> list[ConsumedRecord]:
         """Return records of one partition; empty after `wait_s` without any."""
+        if max_records < 1:
+            raise ValueError("max_records must be at least 1")
         if self._next >= len(self._chunk) or self._is_changed:
             try:
                 async with asyncio.timeout(wait_s):
@@ -443,9 +445,13 @@ class Consumer:
         deadline = loop.time() + self._cluster.request_s
         while True:
             epoch = self.member_epoch
+            if self._lost:
+                # As a new member it would overwrite what the owners of its partitions have committed.
+                raise MemberFenced(f"group {self.group!r}", ErrorCode.FENCED_MEMBER_EPOCH)
             try:
                 return await self._cluster.retry(attempt)
             except MemberFenced as error:
+                self._heartbeat_due.set()
                 is_stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
                 if self._is_closed or not is_stale or loop.time() > deadline:
                     raise

@@ -116,6 +116,8 @@ class Reader:
         self, max_records: int = CHUNK_RECORDS, wait_s: float | None = None
     ) -> list[ConsumedRecord]:
         """Return records of one partition; empty after `wait_s` without any, or at the end."""
+        if max_records < 1:
+            raise ValueError("max_records must be at least 1")
         if self._next < len(self._chunk):
             taken = self._chunk[self._next : self._next + max_records]
             self._next += len(taken)
