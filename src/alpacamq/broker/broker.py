@@ -37,6 +37,7 @@ from alpacamq.telemetry.metrics import Metrics
 
 from .access import Access, SecuritySettings
 from .audit import Audit, AuditSettings
+from .batch_appends import BatchAppends
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
@@ -433,6 +434,18 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
+            check_storage=self.tenant_usage.check_storage,
+        )
+        self.batch_appends = BatchAppends(
+            self.topics,
+            self.appends,
+            self.transactions,
+            self.delayed_batches,
+            self._staged,
+            self.schema_checks,
+            clock=self.clock,
+            executor=self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
             check_storage=self.tenant_usage.check_storage,
         )
         if self.audit is not None:

@@ -263,6 +263,27 @@ def write_batch(
     return batch
 
 
+def frame_records(
+    body: bytes,
+    count: int,
+    timestamp_ms: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """Build a batch of encoded records, which have the offsets from 0 on and the same timestamp."""
+    batch = bytearray(HEADER_BYTES + len(body))
+    batch[HEADER_BYTES:] = body
+    HEADER.pack_into(
+        batch, 0,
+        0, len(batch) - FRAME_BYTES, 0, MAGIC, 0, Codec.NONE, count - 1, timestamp_ms, timestamp_ms,
+        producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
+    return batch
+
+
 def write_new_batch(
     records: Sequence[NewRecord],
     *,

@@ -19,11 +19,12 @@ from alpacamq.v1 import (
 from .call import Backend
 from .cluster import ClusterService
 from .health import HealthService
-#from .producing import ProducerService
+from .producing import ProducerService
 from .queue import QueueService
-#from .reading import LogService
+from .reading import LogService
 from .transcoding import transcoded
 
+# Services whose methods are routes of the HTTP API.
 TRANSCODED = tuple(
     service
     for module in (
@@ -42,10 +43,10 @@ TRANSCODED = tuple(
 SERVICES: Sequence[Callable[[Backend], Any]] = (
     HealthService,
     QueueService,
-    #    ProducerService,
-    #    LogService,
-    *map(transcoded, TRANSCODED),
     ClusterService,
+    ProducerService,
+    LogService,
+    *map(transcoded, TRANSCODED),
 )
 
 

@@ -1,7 +1,7 @@
 """Serves methods that have a route of the HTTP API, which their `google.api.http` option names.
 
-A message becomes path, query and JSON body of a request, which the HTTP API answers in this process, with the
-client's credentials. So rights, tenants, quotas, audit and limits are those of HTTP. Rules of the translation:
+A message becomes path, query and JSON body of a request, which the HTTP API answers in this process, with
+the client's credentials. So rights, tenants, quotas, audit and limits are those of HTTP. The translation:
 
 - A field with presence is left out if it is not set; any other field of a request is always sent.
 - Fields have the same names in JSON, or their `json_name` where the option is used. Those of the schema
@@ -38,7 +38,7 @@ from alpacamq.api.registry.app import MOUNT, MountedRegistry, RegistryApi
 from alpacamq.api.rest.errors import problem_type
 
 from .call import Backend, Call
-from .errors import CODES, to_status
+from .errors import CODES, InvalidField, to_status
 
 # Metadata that the HTTP API uses.
 _HEADERS = ("authorization", "traceparent", "user-agent", "x-request-id")
@@ -247,7 +247,9 @@ class TranscodedMethod:
         values = to_json(message, camel=self._camel)
         path = binding.path
         for name in names:
-            path = path.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))
+            if (value := str(values.pop(name))) == "":
+                raise InvalidField(name, "is missing")
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
         body = b""
         if binding.body == "*":
             body, values = msgspec.json.encode(values), {}
