@@ -119,25 +119,26 @@ class _EventLoop:
 class Delivery:
     """The outcome of a message of a producer."""
 
-    __slots__ = ("_failure", "_loop", "_sent", "_submitted")
+    __slots__ = ("_failure", "_is_asked", "_producer", "_sent")
 
-    def __init__(self, loop: _EventLoop) -> None:
-        self._loop = loop
+    def __init__(self, producer: "TopicProducer[Any]") -> None:
+        self._producer = producer
         self._sent: aio_producer.Delivery | None = None
-        self._failure: BaseException | None = None
-        self._submitted = threading.Event()
+        self._failure: Exception | None = None
+        self._is_asked = False
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the message to be written and return where it is. Raises TimeoutError."""
-        if not self._submitted.wait(timeout):
-            raise TimeoutError("the message was not sent in time")
-        return self._loop.run(self._wait(timeout))
+        self._is_asked = True
+        return self._producer.loop.run(self._wait(timeout))
 
     async def _wait(self, timeout: float | None) -> RecordMetadata:
-        if self._failure is not None:
-            raise self._failure
-        assert self._sent is not None
         async with asyncio.timeout(timeout):
+            if self._sent is None and self._failure is None:
+                await self._producer.drained()
+            if self._failure is not None:
+                raise self._failure
+            assert self._sent is not None
             return await self._sent
 
 
@@ -145,16 +146,18 @@ class TopicProducer(Generic[T]):
     """Sends messages of one topic in batches. Leaving the block sends what is buffered and waits for it."""
 
     def __init__(self, loop: _EventLoop, topic: "Topic[T]", producer: aio_topic.TopicProducer[T]) -> None:
-        self._loop = loop
+        self.loop = loop
         self._topic = topic
         self._producer = producer
         self._handed_over: deque[tuple[NewRecord, Delivery]] = deque()
         self._room = threading.BoundedSemaphore(_MAX_HANDED_OVER)
         self._draining: asyncio.Task[None] | None = None
+        # The first message that could not even be buffered since the last flush.
+        self._failed: Delivery | None = None
         self._is_open = False
 
     def __enter__(self) -> Self:
-        self._loop.run(self._producer.__aenter__())
+        self.loop.run(self._producer.__aenter__())
         self._is_open = True
         return self
 
@@ -162,21 +165,29 @@ class TopicProducer(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
-        self._loop.run(self._end(kind, error, trace))
+        self.loop.run(self._end(kind, error, trace))
 
     async def _end(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._drained()
+        await self.drained()
         await self._producer.__aexit__(kind, error, trace)
+        if error is None:
+            self._raise_failure()
 
     @_as(aio_topic.TopicProducer.flush)
     def flush(self) -> None:
-        self._loop.run(self._flush())
+        self.loop.run(self._flush())
 
     async def _flush(self) -> None:
-        await self._drained()
+        await self.drained()
         await self._producer.flush()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None and failed._failure is not None and not failed._is_asked:
+            raise failed._failure
 
     def send(
         self,
@@ -197,12 +208,12 @@ class TopicProducer(Generic[T]):
             raise Closed("a producer is used in a block: `with topic.producer() as p:`")
         codecs = self._topic.codecs
         new = encoded(codecs, value, key, headers, delay, deliver_at, priority, partition)
-        delivery = Delivery(self._loop)
-        self._loop.check()
+        delivery = Delivery(self)
+        self.loop.check()
         self._room.acquire()
         self._handed_over.append((new, delivery))
         if len(self._handed_over) == 1:
-            self._loop.call(self._drain)
+            self.loop.call(self._drain)
         return delivery
 
     def _drain(self) -> None:
@@ -217,16 +228,18 @@ class TopicProducer(Generic[T]):
                 delivery._sent = await self._producer.put_encoded(new)
             except Exception as error:  # noqa: BLE001 - raised to the thread that asks for the result
                 delivery._failure = error
+                if self._failed is None or self._failed._is_asked:
+                    self._failed = delivery
             finally:
                 self._handed_over.popleft()
                 self._room.release()
-                delivery._submitted.set()
 
-    async def _drained(self) -> None:
+    async def drained(self) -> None:
+        """Wait until the producer of the event loop has all messages so far."""
         while self._handed_over:
             self._drain()
             assert self._draining is not None
-            await self._draining
+            await asyncio.wait([self._draining])  # which is not cancelled with this wait
 
 
 class TopicReader(Generic[T]):
