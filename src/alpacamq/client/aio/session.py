@@ -173,8 +173,8 @@ class Session:
     ) -> RecordMetadata:
         """Write a delayed message over gRPC, for topics where Kafka's protocol has no delays.
 
-        It is sent once: if the connection is cut before the answer, Unreachable is raised, and the message may
-        be written.
+        It is sent once: if the connection is cut before the answer, Unreachable is raised, and the message
+        may be written.
         """
         from alpacamq.v1.messages_pb2 import NewRecord
         from alpacamq.v1.producer_grpc import ProducerStub
