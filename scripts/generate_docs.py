@@ -11,6 +11,7 @@ from pathlib import Path
 
 from http_reference import http_reference
 
+from alpacamq.api.grpc import rights as grpc_rights
 from alpacamq.api.kafka.rights import rights_page
 from alpacamq.api.registry import app as registry
 from alpacamq.api.rest import rights as http_rights
@@ -99,6 +100,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "broker-settings": broker_settings_page,
     "decisions": decisions_page,
+    "grpc-rights": grpc_rights.rights_page,
     "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
     "kafka-rights": rights_page,

@@ -130,6 +130,8 @@ def publish(http: str, topic: str, values: Sequence[str], partitions: int = 1, *
     """Create a topic and write messages to it."""
     with httpx.Client(base_url=f"http://{http}", timeout=TIMEOUT_S) as client:
         client.post("/topics", json={"name": topic, "partitions": partitions})
+        if not values:
+            return
         messages = [{"value": value, **fields} for value in values]
         client.post(f"/topics/{topic}/messages", json={"messages": messages}).raise_for_status()
 

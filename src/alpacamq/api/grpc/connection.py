@@ -1,22 +1,14 @@
 """One HTTP/2 connection of a gRPC client, and the calls on it.
 
-h2 keeps the state of the protocol. This module moves bytes between it and the transport, divides the data of
-a call into messages, and bounds what a client can make the broker hold: grpclib's server, which would do the
-same, has no such bounds.
-
-A call is a task of the listener. Messages that have arrived for it wait until it takes them; until then the
-client may send no more than a window. A response waits while the client's window is closed or the socket is
-full, and the call with it.
+h2 keeps the state of the protocol. This module moves bytes between it and the transport, starts a task of the
+listener for each call, and bounds what a client can make the broker do: grpclib's server, which would do the
+rest, has no such bounds.
 """
 
 import asyncio
-import zlib
-from base64 import b64encode
-from collections import deque
 from contextlib import suppress
-from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import h2.config
 import h2.connection
@@ -24,35 +16,19 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
-from grpclib.metadata import decode_timeout, encode_grpc_message
 
-from alpacamq.api.http import throttling
-from alpacamq.api.http.login import AUTHORIZATION
-from alpacamq.api.http.messages import Request
 from alpacamq.api.http.server import Draining
 from alpacamq.api.listening import ListenerSettings
-from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.broker.tls import HTTP2
 from alpacamq.model.address import Address, client_host
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 
-from .call import Call
-from .errors import (
-    Expired,
-    InternalError,
-    InvalidField,
-    Malformed,
-    MessageTooLarge,
-    Overloaded,
-    ShuttingDown,
-    Unimplemented,
-    to_status,
-)
+from .dispatch import ClientConnection, serve_call
+from .errors import Expired
 from .frames import MAX_HEADER_BYTES, FloodError, FrameKind, FrameMeter
-
-if TYPE_CHECKING:
-    from .server import Server
+from .server import Server
+from .stream import Stream
 
 log = get_logger(__name__)
 
@@ -64,20 +40,11 @@ CONNECTION_WINDOW_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 256 << 10
 # Small responses are written together at the end of a turn.
 _WRITE_BYTES = 64 << 10
-# A message that is decompressed in one go; larger ones in a thread.
-_INLINE_BYTES = 64 << 10
 # A message that takes longer than the header timeout has to arrive at this rate.
 MIN_BYTES_PER_SECOND = 64 << 10
 # A client with open calls that sends nothing gets a ping, and has as long again to answer it.
 PING_SECONDS = 20.0
-# Methods that clients may call without authentication.
-OPEN_METHODS = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
-UNKNOWN_METHOD = "unknown"
 
-_CONTENT_TYPE = "application/grpc"
-_ACCEPT_ENCODING = ("grpc-accept-encoding", "identity,gzip")
-_RESPONSE_HEADERS = ((":status", "200"), ("content-type", "application/grpc+proto"), _ACCEPT_ENCODING)
-_PREFIX_BYTES = 5
 _PING = b"alpacamq"
 
 
@@ -92,307 +59,20 @@ class _Http2(h2.connection.H2Connection):  # type: ignore[misc]
 
 _CONFIG = h2.config.H2Configuration(
     client_side=False,
-    header_encoding="ascii",
+    header_encoding="latin-1",
     validate_inbound_headers=False,
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
 )
 
 
-class Encoding(Enum):
-    """How the messages of a client are compressed."""
-
-    IDENTITY = "identity"
-    GZIP = "gzip"
-
-
-class Stream:
-    """The messages of one call; an Exchange."""
-
-    __slots__ = (
-        "_connection",
-        "_has_ended",
-        "_has_sent_headers",
-        "_held_bytes",
-        "_messages",
-        "_partial",
-        "_unacked",
-        "_waiter",
-        "_want",
-        "_window_waiter",
-        "began_at",
-        "encoding",
-        "failure",
-        "id",
-        "is_closed",
-        "task",
-    )
-
-    def __init__(self, connection: "Connection", stream_id: int) -> None:
-        self._connection = connection
-        self.id = stream_id
-        self.task: asyncio.Task[None] | None = None
-        self.encoding = Encoding.IDENTITY
-        # Complete messages, and whether each is compressed.
-        self._messages: deque[tuple[bytes, bool]] = deque()
-        # The beginning of a message, and its size with the prefix; 0 if that is not known.
-        self._partial = bytearray()
-        self._want = 0
-        # When it began to arrive.
-        self.began_at = 0.0
-        # Bytes that the client has sent and that its window does not have back.
-        self._unacked = 0
-        # Bytes that are counted in the room of all connections.
-        self._held_bytes = 0
-        self._has_ended = False
-        self._has_sent_headers = False
-        # Why the call ends, instead of what its handler says.
-        self.failure: AlpacaError | None = None
-        self.is_closed = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._window_waiter: asyncio.Future[None] | None = None
-
-    # Receiving.
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether a message has arrived in part."""
-        return bool(self._partial)
-
-    @property
-    def partial_bytes(self) -> int:
-        return len(self._partial)
-
-    def feed(self, data: bytes, flow_bytes: int, now: float) -> None:
-        """Take data of the client."""
-        connection = self._connection
-        if self.is_closed or self.failure is not None:
-            connection.acknowledge(self.id, flow_bytes)
-            return
-        self._unacked += flow_bytes
-        self._held_bytes += len(data)
-        connection.room.occupy(len(data))
-        try:
-            self._divide(data, now)
-        except AlpacaError as error:
-            self.fail(error)
-            return
-        if connection.room.is_exhausted:
-            self.fail(Overloaded("too many bytes of requests are in progress; try again later"))
-            return
-        if self._messages:
-            self._wake()
-        elif self._partial:
-            # Nothing else waits: the rest of the message may come.
-            self._acknowledge()
-
-    def _divide(self, data: bytes, now: float) -> None:
-        """Append complete messages."""
-        partial, limit = self._partial, self._connection.max_message_bytes
-        if partial:
-            partial += data
-            if len(partial) < self._want:
-                return
-            data = bytes(partial)
-            partial.clear()
-        at, size = 0, len(data)
-        self._want = 0
-        while size - at >= _PREFIX_BYTES:
-            length = int.from_bytes(data[at + 1 : at + _PREFIX_BYTES])
-            if length > limit:
-                raise MessageTooLarge(
-                    f"the message has {length} bytes, and grpc.max_message_bytes is {limit}"
-                )
-            end = at + _PREFIX_BYTES + length
-            if end > size:
-                self._want = _PREFIX_BYTES + length
-                break
-            if data[at] > 1:
-                raise Malformed(f"a message begins with {data[at]}, not with 0 or 1")
-            self._messages.append((data[at + _PREFIX_BYTES : end], data[at] == 1))
-            at = end
-        if at < size:
-            partial += data[at:]
-            self._want = self._want or _PREFIX_BYTES
-            self.began_at = now
-
-    def end(self) -> None:
-        """Note that the client sends no more."""
-        self._has_ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def receive(self) -> bytes | None:
-        while True:
-            if self._messages:
-                data, is_compressed = self._pop()
-                return await self._decompressed(data) if is_compressed else data
-            if self._has_ended:
-                if self._partial:
-                    raise Malformed("the client ended the stream within a message")
-                return None
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-
-    def receive_nowait(self) -> bytes | None:
-        # A compressed one may need a thread.
-        if not self._messages or self._messages[0][1]:
-            return None
-        return self._pop()[0]
-
-    def _pop(self) -> tuple[bytes, bool]:
-        data, is_compressed = self._messages.popleft()
-        size = len(data) + _PREFIX_BYTES
-        self._held_bytes -= size
-        self._connection.room.give(size)
-        if self._messages:
-            self._acknowledge(size)
-        else:
-            self._acknowledge()
-        return data, is_compressed
-
-    def _acknowledge(self, size: int | None = None) -> None:
-        """Give the client its window back."""
-        count = self._unacked if size is None else min(size, self._unacked)
-        if count and not self.is_closed:
-            self._unacked -= count
-            self._connection.acknowledge(self.id, count)
-
-    async def _decompressed(self, data: bytes) -> bytes:
-        if self.encoding is Encoding.IDENTITY:
-            raise Malformed("a message is compressed, and grpc-encoding does not say how")
-        limit = self._connection.max_message_bytes
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            found = unpacking.decompress(data, _INLINE_BYTES)
-            if unpacking.unconsumed_tail:
-                loop = asyncio.get_running_loop()
-                rest = limit + 1 - len(found)
-                found += await loop.run_in_executor(
-                    None, unpacking.decompress, unpacking.unconsumed_tail, rest
-                )
-        except zlib.error as error:
-            raise Malformed(f"the message is not gzip: {error}") from None
-        if len(found) > limit:
-            raise MessageTooLarge(
-                f"the message has more than {limit} bytes decompressed, which is grpc.max_message_bytes"
-            )
-        if not unpacking.eof:
-            raise Malformed("the compressed message is incomplete")
-        return found
-
-    # Sending.
-
-    async def send(self, message: bytes) -> None:
-        connection = self._connection
-        if not self._has_sent_headers:
-            self._has_sent_headers = True
-            connection.send_headers(self.id, _RESPONSE_HEADERS)
-        data = b"\0" + len(message).to_bytes(4) + message
-        size = len(data)
-        if connection.is_writable and size <= connection.sendable(self.id):
-            connection.send_data(self.id, data)
-            return
-        connection.room.occupy(size)
-        try:
-            view, at = memoryview(data), 0
-            while at < size:
-                room = connection.sendable(self.id) if connection.is_writable else 0
-                if room <= 0:
-                    await self._wait_for_window()
-                    continue
-                connection.send_data(self.id, bytes(view[at : at + room]))
-                at += room
-        finally:
-            connection.room.give(size)
-
-    async def _wait_for_window(self) -> None:
-        self._window_waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._window_waiter
-        finally:
-            self._window_waiter = None
-
-    def window_opened(self) -> None:
-        """Continue to send, if possible."""
-        if self._window_waiter is not None and not self._window_waiter.done():
-            self._window_waiter.set_result(None)
-
-    # The end.
-
-    def fail(self, error: AlpacaError) -> None:
-        """End the call with an error, whatever its handler does."""
-        if self.failure is None and not self.is_closed:
-            self.failure = error
-            self._drop()
-            self.cancel(asyncio.get_running_loop())
-
-    def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel the call."""
-        if self.task is not None:
-            # Not immediately: a task that never started would not end properly.
-            loop.call_soon(self.task.cancel)
-
-    def finish(self, error: AlpacaError | None, tenant: str | None = None) -> None:
-        """Send the status of the call."""
-        if self.is_closed:
-            return
-        trailers = _OK if error is None else _trailers(error, tenant)
-        if not self._has_sent_headers:
-            trailers = (*_RESPONSE_HEADERS, *trailers)
-        self._connection.send_trailers(self, trailers)
-
-    def refuse(self, http_status: int) -> None:
-        """Answer a request that is not one of gRPC."""
-        if not self.is_closed:
-            self._connection.send_trailers(self, ((":status", str(http_status)),))
-
-    def close(self) -> None:
-        """Forget the messages; nothing more is sent or received."""
-        if not self.is_closed:
-            self._drop()
-            self.is_closed = True
-
-    def _drop(self) -> None:
-        self._messages.clear()
-        self._partial.clear()
-        self._connection.room.give(self._held_bytes)
-        self._held_bytes = 0
-        self._acknowledge()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the client sends no more."""
-        return self._has_ended
-
-
-_OK = (("grpc-status", "0"),)
-
-
-def _trailers(error: AlpacaError, tenant: str | None) -> tuple[tuple[str, str], ...]:
-    status = to_status(error, tenant)
-    details = b64encode(status.SerializeToString()).rstrip(b"=").decode()
-    return (
-        ("grpc-status", str(status.code)),
-        ("grpc-message", encode_grpc_message(status.message)),
-        ("grpc-status-details-bin", details),
-    )
-
-
 class Connection(asyncio.Protocol):
     """The asyncio protocol of one accepted socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, server: "Server", listener: ListenerSettings) -> None:
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, listener: ListenerSettings) -> None:
         self._loop = loop
         self._server = server
-        self._listener = listener.name
-        self._authentication = listener.authentication
+        self._listener = listener
         self._stats = server.stats
         self.room = server.room
         self.max_message_bytes = server.limits.max_message_bytes
@@ -425,9 +105,15 @@ class Connection(asyncio.Protocol):
         self._host = client_host(str(host))
         self.peer = str(Address(self._host, port))
         tls = transport.get_extra_info("ssl_object")
-        self._has_tls = tls is not None
-        self._principal = transport.get_extra_info("principal")
-        self._principal_expires_ms = transport.get_extra_info("principal_expires_ms")
+        self._client = ClientConnection(
+            connection=self,
+            peer=self.peer,
+            listener=self._listener.name,
+            authentication=self._listener.authentication,
+            has_tls=tls is not None,
+            principal=transport.get_extra_info("principal"),
+            principal_expires_ms=transport.get_extra_info("principal_expires_ms"),
+        )
         server = self._server
         is_within_quota = server.connection_limit.is_within_quota(self._host, transport)
         is_http2 = tls is None or tls.selected_alpn_protocol() == HTTP2
@@ -604,134 +290,22 @@ class Connection(asyncio.Protocol):
     # Calls.
 
     async def _serve(self, stream: Stream, headers: list[tuple[str, str]]) -> None:
-        """Serve one call; never raises, unless the listener ends."""
-        server = self._server
+        """Serve one call and send its status."""
         began_at = monotonic()
-        fields: dict[str, str] = {}
-        for name, value in headers:
-            fields[name] = f"{fields[name]}, {value}" if name in fields else value
-        path = fields.get(":path", "")
-        kind = path[1:] if path in server.handlers else UNKNOWN_METHOD
-        error: AlpacaError | None = None
-        tenant: str | None = None
+        served = await serve_call(self._server, self._client, stream, headers)
         try:
-            if fields.get(":method") != "POST":
-                stream.refuse(405)
-            elif not fields.get("content-type", "").startswith(_CONTENT_TYPE):
-                stream.refuse(415)
-            else:
-                call = await self._call(stream, path, fields)
-                tenant = call.tenant
-                await self._run(call, server.handlers[path].func)
-        except AlpacaError as raised:
-            error = stream.failure or raised
-        except asyncio.CancelledError:
-            error = stream.failure
-            if error is None and not stream.is_closed:
-                # Cancelled by the listener, which ends.
-                error = ShuttingDown("the broker is shutting down")
-        except h2.exceptions.ProtocolError as raised:
-            # A response to a stream that was closed meanwhile.
-            log.debug("response_not_sent", peer=self.peer, method=kind, reason=str(raised))
-        except Exception:
-            log.exception("call_failed", peer=self.peer, method=kind)
-            error = InternalError("internal error; see the log of the broker")
-        if stream.failure is not None:
-            error = stream.failure
-        self._finish(stream, kind, error, tenant, monotonic() - began_at)
-
-    def _finish(
-        self, stream: Stream, kind: str, error: AlpacaError | None, tenant: str | None, seconds: float
-    ) -> None:
-        was_closed = stream.is_closed
-        try:
-            stream.finish(error, tenant)
-        except h2.exceptions.ProtocolError as raised:
-            log.debug("status_not_sent", peer=self.peer, method=kind, reason=str(raised))
+            stream.finish(served.error, served.tenant)
+        except h2.exceptions.ProtocolError as error:
+            log.debug("status_not_sent", peer=self.peer, method=served.method, reason=str(error))
+        was_cancelled = stream.is_closed and served.error is None
         stream.close()
         stream.task = None
         self._streams.pop(stream.id, None)
         self._active_at = self._loop.time()
         self._meter.earn(FrameKind.RST_STREAM)
-        self._server.finished(kind, error, was_cancelled=was_closed and error is None, seconds=seconds)
-
-    async def _call(self, stream: Stream, path: str, fields: dict[str, str]) -> "Call[Any, Any]":
-        """Return a call whose client is known and may call. Raises why it may not."""
-        server = self._server
-        if path not in server.handlers:
-            raise Unimplemented(f"unknown method {path[:200]!r}")
-        encoding = fields.get("grpc-encoding", "identity")
-        try:
-            stream.encoding = Encoding(encoding)
-        except ValueError:
-            raise Unimplemented(f"messages compressed with {encoding[:50]!r} are not supported") from None
-        deadline = None
-        if (timeout := fields.get("grpc-timeout")) is not None:
-            try:
-                # Eight digits at most, by the protocol: a larger number would overflow.
-                deadline = self._loop.time() + decode_timeout(timeout[:9])
-            except ValueError:
-                raise InvalidField("grpc-timeout", f"{timeout[:20]!r} is not a timeout") from None
-        # The console's cookie is for its pages.
-        fields.pop("cookie", None)
-        request = Request("POST", path, "", fields, b"", self.peer)
-        request.connection = self
-        request.has_tls = self._has_tls
-        request.principal = self._principal
-        request.principal_expires_ms = self._principal_expires_ms
-        request.authentication = self._authentication
-        caller = await self._authenticated(request)
-        call: Call[Any, Any] = Call(
-            server.backend,
-            stream,
-            path[1:],
-            request,
-            caller,
-            server.handlers[path].request_type,
-            deadline,
-            self._listener,
+        self._server.finished(
+            served.method, served.error, was_cancelled=was_cancelled, seconds=monotonic() - began_at
         )
-        access = server.access
-        if path not in OPEN_METHODS:
-            if access.requires_login(self._authentication):
-                server.login.check_authenticated(caller)
-            if call.tenant is not None:
-                access.check_active(caller)
-            if server.quotas.is_active:
-                throttling.check_connection(server.quotas, request, caller)
-                call.check_quota()
-        if server.audit is not None:
-            user_agent, request_id = fields.get("user-agent", ""), fields.get("x-request-id", "")
-            server.audit.enter("grpc", call.method, user_agent, request_id, caller)
-        return call
-
-    async def _authenticated(self, request: Request) -> Caller:
-        access, login = self._server.access, self._server.login
-        if not (
-            access.requires_login(request.authentication)
-            or access.is_enforced
-            or request.principal is not None
-            or AUTHORIZATION in request.headers
-        ):
-            return ANONYMOUS_CALLER
-        return login.known(request) or await login.authenticate(request)
-
-    async def _run(self, call: "Call[Any, Any]", method: Any) -> None:
-        """Run a method until its deadline."""
-        work = method(call)
-        limits = self._server.quotas.of_user(call.caller) if self._server.quotas.is_active else None
-        if limits is not None and limits.request is not None:
-            work = _charged(limits.request, work)
-        if call.deadline is None:
-            await work
-            return
-        try:
-            async with asyncio.timeout_at(call.deadline) as timeout:
-                await work
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            raise Expired("the deadline of the call has passed") from None
 
     # Output.
 
@@ -894,9 +468,3 @@ class Connection(asyncio.Protocol):
         for stream in list(self._streams.values()):
             self._cancel(stream)
         self._streams.clear()
-
-
-async def _charged(limit: Any, work: Any) -> None:
-    """Await a method, and count for how long it has used the event loop."""
-    _, seconds = await throttling.measured(work)
-    limit.charge(seconds)

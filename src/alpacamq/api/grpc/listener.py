@@ -5,19 +5,16 @@ connects, which waits for it; the broker starts without them.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any, Protocol, cast
 
-from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
+from alpacamq.api.listening import Connection, ConnectionLimit, ListenerSettings, ListeningSocket
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
+from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.metrics import ListenerStats
-
-if TYPE_CHECKING:
-    from .connection import Connection
-    from .server import Server
 
 SECTION = "grpc"
 # Interval of checks for slow and idle connections.
@@ -39,6 +36,31 @@ class GrpcLimits(Protocol):
     def in_flight_bytes(self) -> int: ...
 
 
+class GrpcConnection(Connection, Protocol):
+    """A connection, whose module is not imported before there is one."""
+
+    @property
+    def calls(self) -> Sequence["asyncio.Task[None]"]:
+        """The tasks of open calls."""
+        ...
+
+    def check_timeouts(self, now: float) -> None:
+        """Close it if it is idle, dead or too slow."""
+        ...
+
+    def go_away(self) -> None:
+        """Ask the client to start no more calls here."""
+        ...
+
+    def fail_all(self, error: AlpacaError) -> None:
+        """End all calls with an error."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Close after sending what is to be sent."""
+        ...
+
+
 class GrpcListener:
     """The listening sockets of the gRPC API, and every connection accepted on them."""
 
@@ -49,13 +71,14 @@ class GrpcListener:
         self._limits = limits
         self._stats = stats
         self.listening = asyncio.Event()
-        self._connections: set[Connection] = set()
-        self._connection_limit: ConnectionLimit[Connection] = ConnectionLimit(
+        self._connections: set[GrpcConnection] = set()
+        self._connection_limit: ConnectionLimit[GrpcConnection] = ConnectionLimit(
             SECTION, self._connections, limits.max_connections, stats
         )
         self._accepting: list[asyncio.AbstractServer] = []
-        # None until the first client connects.
-        self._server: Server | None = None
+        # Makes connections, and lets calls end; None until the first client connects.
+        self._make_connection: Callable[..., asyncio.Protocol] | None = None
+        self._drain: Callable[[], Awaitable[None]] | None = None
         self._load: asyncio.Task[None] | None = None
         # Connections until then.
         self._waiting: set[_Waiting] = set()
@@ -97,12 +120,12 @@ class GrpcListener:
     async def drain(self) -> None:
         """Accept no more connections, and let calls end: those that could go on end with UNAVAILABLE."""
         self._stop_accepting()
-        if self._server is not None:
-            await self._server.drain()
+        if self._drain is not None:
+            await self._drain()
 
     def _protocol(self, loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> asyncio.BaseProtocol:
-        if self._server is not None:
-            return self._server.connection(loop, settings)
+        if self._make_connection is not None:
+            return self._make_connection(loop, settings)
         return _Waiting(self._arrived, self._waiting.discard, settings)
 
     def _arrived(self, waiting: "_Waiting") -> None:
@@ -123,12 +146,14 @@ class GrpcListener:
         self, tasks: asyncio.TaskGroup, broker: Broker, addresses: Mapping[str, Address]
     ) -> None:
         loop = asyncio.get_running_loop()
-        module = await loop.run_in_executor(None, import_module, "alpacamq.api.grpc.server")
-        self._server = module.Server(
+        module: Any = await loop.run_in_executor(None, import_module, "alpacamq.api.grpc.connection")
+        server = module.Server(
             broker, addresses, self._limits, tasks, self._connections, self._connection_limit, self._stats
         )
+        self._drain = server.drain
+        self._make_connection = partial(module.Connection, server)
         for waiting in list(self._waiting):
-            waiting.hand_over(self._server.connection(loop, waiting.settings))
+            waiting.hand_over(self._make_connection(loop, waiting.settings))
         self._waiting.clear()
 
 

@@ -299,7 +299,7 @@ class RecordWriter:
             write.place(index, partition)
         now_ms = self._broker.clock.now_ms()
         for partition, indexes in by_partition.items():
-            body = batch_body([records[index].content for index in indexes])
+            body = batch_body([records[index][0] for index in indexes])
             await self._begin_batch(
                 call, request, write, topic, partition, indexes, frame_records(body, len(indexes), now_ms)
             )

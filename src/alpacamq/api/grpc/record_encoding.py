@@ -6,7 +6,6 @@ Responses are written the same way.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from alpacamq.broker.read.record_reader import Skipped
 from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, read_header
@@ -46,12 +45,9 @@ def _zigzag(value: int) -> bytes:
     return _ZIGZAG[value] if value < _SHORT else _varint(2 * value)
 
 
-class EncodedRecord(NamedTuple):
-    """Key and value of a record as in a batch, and where it goes."""
-
-    content: bytes
-    key: bytes | None
-    partition: int | None
+# Key and value of a record as in a batch, its key, and the partition that it names. A plain tuple: there are
+# many.
+EncodedRecord = tuple[bytes, bytes | None, int | None]
 
 
 class Produced:
@@ -136,7 +132,7 @@ class Produced:
                     partition, at = _read_varint(data, at + 1)
                 if at != end:
                     return None  # another field, or malformed
-                found.append(EncodedRecord(content, key, partition))
+                found.append((content, key, partition))
         except IndexError:
             return None
         return found

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from alpacamq.api.http.login import Login
 from alpacamq.api.http.reader import Room
-from alpacamq.api.listening import ConnectionLimit, ListenerSettings
+from alpacamq.api.listening import ConnectionLimit
 from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
@@ -13,9 +13,8 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.metrics import ListenerStats
 
 from .call import Backend
-from .connection import Connection
 from .errors import ShuttingDown, code_of
-from .listener import GrpcLimits
+from .listener import GrpcConnection, GrpcLimits
 from .services import handlers
 
 # How long calls go on after the broker began to stop, and how long they may take to end then.
@@ -34,8 +33,8 @@ class Server:
         addresses: Mapping[str, Address],
         limits: GrpcLimits,
         tasks: asyncio.TaskGroup,
-        connections: set[Connection],
-        connection_limit: ConnectionLimit[Connection],
+        connections: set[GrpcConnection],
+        connection_limit: ConnectionLimit[GrpcConnection],
         stats: ListenerStats | None,
     ) -> None:
         self.backend = Backend(broker, RestApi(broker, addresses), addresses)
@@ -55,10 +54,6 @@ class Server:
     @property
     def is_stopping(self) -> bool:
         return self.backend.stopping.is_set()
-
-    def connection(self, loop: asyncio.AbstractEventLoop, listener: ListenerSettings) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
-        return Connection(loop, self, listener)
 
     def started(self) -> None:
         """Count a call that has begun."""
