@@ -42,6 +42,7 @@ BENCHMARKS = (
     "schema_registry",
     "queue_engine",
     "queue_throughput",
+    "client_queue",
     "delays",
     "spark_read",
     "spark_latency",

@@ -435,11 +435,19 @@ class Receiver(Generic[T]):
 
     def __iter__(self) -> Iterator[Job[T]]:
         if self._receiver is not None:
-            while True:
-                yield from self.take()
+            yield from self._jobs()
+            return
         with self:
-            while True:
-                yield from self.take()
+            yield from self._jobs()
+
+    def _jobs(self) -> Iterator[Job[T]]:
+        """Yield jobs until the receiver is closed."""
+        while True:
+            try:
+                jobs = self.take()
+            except Closed:
+                return
+            yield from jobs
 
     def take(self, max_jobs: int = _CHUNK) -> list[Job[T]]:
         """Wait for jobs and return those that have arrived."""

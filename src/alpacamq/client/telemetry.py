@@ -27,6 +27,11 @@ class Tracer:
             return None
         return opentelemetry
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether OpenTelemetry is installed."""
+        return self._api is not None
+
     def inject(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return headers with the current trace, unless they name one."""
         if self._api is None or any(each[0] == TRACEPARENT for each in headers):

@@ -440,11 +440,21 @@ class Receiver(Generic[T]):
 
     async def __aiter__(self) -> AsyncIterator[Job[T]]:
         if self._task is not None:
-            while True:
-                yield await self.next()
+            async for job in self._jobs():
+                yield job
+            return
         async with self:
-            while True:
-                yield await self.next()
+            async for job in self._jobs():
+                yield job
+
+    async def _jobs(self) -> AsyncIterator[Job[T]]:
+        """Yield jobs until the receiver is drained or closed."""
+        while True:
+            try:
+                job = await self.next()
+            except Closed:
+                return
+            yield job
 
     async def next(self) -> Job[T]:
         """Return the next job; wait for it. Raises the error that ended the stream."""

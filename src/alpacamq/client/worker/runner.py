@@ -184,18 +184,25 @@ class TaskRunner:
             arguments = (job.value, job) if task.takes_job else (job.value,)
         except InvalidValue as error:
             raise Reject(f"invalid value: {error}") from error
+        if not tracer.is_enabled:
+            await self._in_time(arguments)
+            return
         with tracer.processing(task.topic, task.group, job.raw_headers):
-            if task.timeout_s is None:
+            await self._in_time(arguments)
+
+    async def _in_time(self, arguments: tuple[Any, ...]) -> None:
+        timeout_s = self._task.timeout_s
+        if timeout_s is None:
+            await self._run(arguments)
+            return
+        try:
+            async with asyncio.timeout(timeout_s) as timeout:
                 await self._run(arguments)
-                return
-            try:
-                async with asyncio.timeout(task.timeout_s) as timeout:
-                    await self._run(arguments)
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-                self._metrics.timed_out += 1
-                raise Retry(f"not done within {task.timeout_s:g} s") from None
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            self._metrics.timed_out += 1
+            raise Retry(f"not done within {timeout_s:g} s") from None
 
     async def _run(self, arguments: tuple[Any, ...]) -> None:
         if self._threads is None:
