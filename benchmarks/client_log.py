@@ -1,13 +1,13 @@
 """How many records a second does one asyncio client produce and consume, and what do they cost it?
 
-100 B, one broker, acks=all and idempotent, batches of 64 KiB and 5 ms: the client of this package, aiokafka, and
-confluent-kafka in one thread. Producers await only when their buffer is full, consumers iterate over records, one
+100 B, one broker, acks=all and idempotent, batches of 64 KiB and 5 ms: the client of this package, aiokafka,
+and confluent-kafka in one thread. Producers await only when their buffer is full, consumers get records one
 at a time and in lists. On a machine with other load the cost counts: microseconds of the client's CPU a record.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -38,7 +38,7 @@ PRODUCE_FLOOR = Floor(at_least=150_000)
 CONSUME_FLOOR = Floor(at_least=200_000)
 
 # Returns the seconds that the load took.
-Run = Callable[[str, Load], Awaitable[float]]
+Run = Callable[[str, Load], Coroutine[None, None, float]]
 
 
 async def produce_ours(address: str, load: Load) -> float:
@@ -225,7 +225,9 @@ def run(session: Session, report: Report) -> None:
             _measure(session, report, server, name, produce, load, "produce, 100 B", PRODUCE_FLOOR)
         for how, clients in CONSUME.items():
             for name, consume in clients.items():
-                _measure(session, report, server, name, consume, load, f"consume, 100 B, {how}", CONSUME_FLOOR)
+                _measure(
+                    session, report, server, name, consume, load, f"consume, 100 B, {how}", CONSUME_FLOOR
+                )
 
 
 def _measure(
@@ -237,7 +239,7 @@ def _measure(
     for _ in range(session.repeats):
         session.settle()
         with Meter(server.pid) as meter:
-            took_s = asyncio.run(run(server.address, load))  # type: ignore[arg-type]
+            took_s = asyncio.run(run(server.address, load))
         rates.append(load.count / took_s)
         usages.append(meter.usage.over(took_s))
         costs.append(meter.usage.client_cpu_s / load.count * 1e6)
