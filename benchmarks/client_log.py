@@ -2,7 +2,7 @@
 
 100 B, one broker, acks=all and idempotent, batches of 64 KiB and 5 ms: the client of this package, aiokafka,
 and confluent-kafka in one thread. Producers await only when their buffer is full, consumers get records one
-at a time and in lists. On a machine with other load the cost counts: microseconds of the client's CPU a record.
+at a time and in lists. On a machine with other load the cost counts: CPU of the client, in µs a record.
 """
 
 import asyncio
