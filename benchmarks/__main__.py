@@ -16,6 +16,7 @@ from .session import ROOM, Session, session
 BENCHMARKS = (
     "produce_throughput",
     "fetch_throughput",
+    "client_log",
     "publish_latency",
     "cluster_produce",
     "end_to_end_latency",

@@ -5,8 +5,9 @@ from struct import pack
 import pytest
 
 from alpacamq.client.errors import Refused, Unreachable, only
+from alpacamq.client.framing import MAX_RESPONSE_BYTES
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.connection import MAX_RESPONSE_BYTES, Connection
+from alpacamq.client.kafka.connection import Connection
 from alpacamq.client.kafka.offsets import Extent, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address

@@ -21,7 +21,7 @@ import alpacamq
 from alpacamq import aio
 from tests.brokers import Broker
 from tests.conftest import NewBroker
-from tests.waiting import until
+from tests.waiting import soon
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "client-comparison.md"
 CLIENTS = ("alpacamq", "aiokafka", "boto3", "nats-py")
@@ -250,4 +250,4 @@ async def test_the_code_of_boto3(broker: Broker) -> None:
     await execute(1, "boto3", names)
     with ThreadPoolExecutor(20) as pool:
         await execute(10, "boto3", {**names, "pool": pool})
-    await until(lambda: len(seen) > 0)
+    await soon(lambda: len(seen) > 0)

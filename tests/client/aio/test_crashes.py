@@ -19,6 +19,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from tests.brokers import lasting_address
 from tests.conftest import NewBroker
 from tests.integration.nodes import running_nodes
+from tests.waiting import soon
 
 TOPIC = "orders"
 DEADLINE_S = 150.0
@@ -46,16 +47,16 @@ class Traffic:
             yield
             self._is_stopping.set()
             await producing
-            while not self.seen.keys() >= self.acknowledged.keys():
-                await asyncio.sleep(0.05)
+            await soon(lambda: self.seen.keys() >= self.acknowledged.keys(), within_s=DEADLINE_S)
             self._is_over.set()
             await asyncio.wait(members)
 
     async def progress(self, count: int) -> None:
         """Wait until more records have been acknowledged and delivered."""
         acknowledged, seen = len(self.acknowledged) + count, self.seen.total() + count
-        while len(self.acknowledged) < acknowledged or self.seen.total() < seen:
-            await asyncio.sleep(0.02)
+        await soon(
+            lambda: len(self.acknowledged) >= acknowledged and self.seen.total() >= seen, within_s=DEADLINE_S
+        )
 
     async def _produce(self) -> None:
         async with self._clusters() as cluster, Producer(cluster, PATIENT) as producer:

@@ -73,9 +73,7 @@ async def test_we_read_what_confluent_kafka_writes(
         {"bootstrap.servers": broker.address, "compression.type": codec.name.lower(), "linger.ms": 50}
     )
     for number, (key, value, headers) in enumerate(contents()):
-        producer.produce(
-            topic, value, key, 0, headers=headers or None, timestamp=1_700_000_000_000 + number
-        )
+        producer.produce(topic, value, key, 0, headers=headers or None, timestamp=1_700_000_000_000 + number)
     assert producer.flush(DEADLINE_S) == 0
     async with Reader(cluster, topic, until="now") as reader:
         records = [record async for record in reader]

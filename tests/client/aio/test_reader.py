@@ -19,7 +19,10 @@ async def write(cluster: Cluster, topic: str, count: int, *, first: int = 0, tim
     async with Producer(cluster) as producer:
         for number in range(first, first + count):
             await producer.put(
-                topic, b"%d" % number, partition=0, timestamp_ms=timestamp_ms + number if timestamp_ms else None
+                topic,
+                b"%d" % number,
+                partition=0,
+                timestamp_ms=timestamp_ms + number if timestamp_ms else None,
             )
 
 
@@ -94,9 +97,7 @@ async def test_aborted_records_are_seen_only_if_uncommitted_ones_are_read(
             await transaction.put(topic, word, partition=0)
             await producer.producer.flush()
             await (transaction.abort() if word == b"aborted" else transaction.commit())
-    async with Reader(
-        cluster, topic, until="now", settings=FetchSettings(isolation=isolation)
-    ) as reader:
+    async with Reader(cluster, topic, until="now", settings=FetchSettings(isolation=isolation)) as reader:
         found = [record.value async for record in reader]
     expected = [b"committed", b"aborted", b"again"]
     assert found == [word for word in expected if isolation is Isolation.UNCOMMITTED or word != b"aborted"]

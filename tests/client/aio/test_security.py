@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from alpacamq.client.aio.cluster import Cluster
+from alpacamq.client.aio.connection import Connection
 from alpacamq.client.aio.producer import Producer
 from alpacamq.client.aio.reader import Reader
 from alpacamq.client.connect import Tls, parse_address
@@ -17,6 +18,7 @@ from tests.brokers import Broker
 from tests.certificates import Authority, tls_section
 
 USER, PASSWORD = "alice", "se:cret, größer"
+WRONG = "wrong"
 LIFETIME_MS = 2000
 
 
@@ -135,9 +137,9 @@ async def test_a_key_that_is_none_is_refused_without_asking_the_broker() -> None
 @pytest.mark.parametrize(
     "credentials",
     [
-        *(Login(user=USER, password="wrong", mechanism=mechanism) for mechanism in MECHANISMS),
-        Login(user="a2a2", password="amq_a2a2_wrong", mechanism="PLAIN"),
-        BearerToken(token="not.a.token"),
+        *(Login(user=USER, password=WRONG, mechanism=mechanism) for mechanism in MECHANISMS),
+        Login(user="a2a2", password=f"amq_a2a2_{WRONG}", mechanism="PLAIN"),
+        BearerToken(token=WRONG),
     ],
     ids=lambda credentials: credentials.mechanism,
 )
@@ -175,7 +177,7 @@ async def test_a_session_is_renewed_without_an_error(secured: Secured, topic: st
     ):
         await producer.prepare(topic)
         async with Reader(cluster, topic) as reader:
-            connections = set()
+            connections: set[Connection | None] = set()
             number = 0
             while len(connections) < 3:
                 await (await producer.put(topic, b"%d" % number, partition=0))

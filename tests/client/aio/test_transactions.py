@@ -81,8 +81,8 @@ async def test_a_producer_with_the_same_id_fences_the_earlier_one(cluster: Clust
         async with TransactionalProducer(cluster, topic) as second:
             async with second.transaction() as transaction:
                 await transaction.put(topic, b"alive")
+            await stale.put(topic, b"zombie again")
             with pytest.raises((ProducerFenced, TransactionAborted)) as fenced:
-                await stale.put(topic, b"zombie again")
                 await stale.commit()
             cause = fenced.value.__cause__ or fenced.value
             assert isinstance(cause, ProducerFenced)
@@ -111,10 +111,11 @@ async def test_a_transaction_with_a_rejected_record_cannot_be_committed(cluster:
 async def test_a_commit_after_a_rejected_record_aborts(cluster: Cluster, topic: str) -> None:
     settings = ProducerSettings(max_request_bytes=4 << 20)
     async with TransactionalProducer(cluster, topic, settings=settings) as producer:
+        transaction = producer.transaction()
+        await transaction.put(topic, b"small")
+        await transaction.put(topic, bytes(2 << 20))
         with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
-            async with producer.transaction() as transaction:
-                await transaction.put(topic, b"small")
-                await transaction.put(topic, bytes(2 << 20))
+            await transaction.commit()
         assert transaction.state is State.ABORTED
     assert await committed(cluster, topic) == []
 
@@ -147,7 +148,7 @@ async def test_one_transaction_at_a_time(cluster: Cluster, topic: str) -> None:
         async with producer.transaction():
             with pytest.raises(RuntimeError, match="is open"):
                 producer.transaction()
+        transaction = producer.transaction()
+        await transaction.commit()
         with pytest.raises(RuntimeError, match="has ended"):
-            transaction = producer.transaction()
-            await transaction.commit()
             await transaction.commit()

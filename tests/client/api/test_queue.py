@@ -17,7 +17,7 @@ from alpacamq.client.aio.queue import Job, Receiver
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 from tests.integration.nodes import Nodes
-from tests.waiting import until
+from tests.waiting import soon
 
 from .relay import Relay
 
@@ -81,7 +81,7 @@ async def test_reject_makes_a_dead_letter_with_the_reason(mq: aio.Client, topic:
         async with job:
             raise alpacamq.Reject("no unicorns left")
     async with asyncio.timeout(30):
-        await until(lambda: _exists(mq, f"{topic}.dlq"))
+        await soon(lambda: _exists(mq, f"{topic}.dlq"))
         async for letter in mq.topic(f"{topic}.dlq", value=str).read():
             assert letter.value == "m0"
             assert letter.headers["alpacamq-dead-letter-reason"] == b"no unicorns left"
@@ -229,7 +229,7 @@ async def test_a_settlement_cut_off_from_its_result_is_unknown_and_others_are_lo
         relay.swallows = True
         before = relay.received
         settlement = sent.ack()
-        await until(lambda: relay.received > before)
+        await soon(lambda: relay.received > before)
         relay.cut()
         with pytest.raises(alpacamq.SettlementUnknown) as unknown:
             await settlement

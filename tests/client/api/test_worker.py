@@ -20,7 +20,7 @@ from alpacamq.client.aio.queue import Job
 from alpacamq.client.worker.command import NoApplication, load
 from alpacamq.client.worker.metrics import TaskMetrics, exposition
 from tests.integration.nodes import free_ports
-from tests.waiting import eventually, until
+from tests.waiting import eventually, soon
 
 
 class Mail(msgspec.Struct):
@@ -39,7 +39,7 @@ async def dead_letters(mq: aio.Client, topic: str, count: int) -> dict[bytes | N
     async def exists() -> bool:
         return f"{topic}.dlq" in await (await mq.cluster()).topic_names()
 
-    await until(exists)
+    await soon(exists)
     found: dict[bytes | None, bytes | None] = {}
     async with asyncio.timeout(60):
         async for letter in mq.topic(f"{topic}.dlq").read():
@@ -53,7 +53,7 @@ async def stopped_after(app: alpacamq.Worker, condition: Callable[[], bool]) -> 
     """Run an application until a condition holds; return the metrics of its task."""
     async with asyncio.timeout(90), asyncio.TaskGroup() as group:
         group.create_task(app.run_async())
-        await until(condition, within_s=80)
+        await soon(condition, within_s=80)
         app.stop()
     (metrics,) = app.metrics.values()
     return metrics
@@ -173,7 +173,7 @@ async def test_leases_are_extended_while_a_task_runs(mq: aio.Client, url: str, t
         deliveries.append(job.delivery_count)
         # Several leases long.
         until_ms = job.deadline_ms + 3000
-        await until(lambda: time.time() * 1000 > until_ms)
+        await soon(lambda: time.time() * 1000 > until_ms)
 
     metrics = app.metrics[next(iter(app.metrics))]
     await stopped_after(app, lambda: metrics.succeeded == 1)
@@ -289,7 +289,7 @@ async def test_the_command_runs_an_application_until_sigterm(
     (port,) = free_ports(1)
     process = await asyncio.to_thread(start, tmp_path, "--metrics", f"127.0.0.1:{port}")
     try:
-        await until(lambda: seen(tmp_path) == ["a", "b"], within_s=60)
+        await soon(lambda: seen(tmp_path) == ["a", "b"], within_s=60)
         async with httpx.AsyncClient() as http:
             metrics = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
         assert 'outcome="succeeded"} 2' in metrics
@@ -309,10 +309,10 @@ async def test_the_command_runs_several_processes_and_replaces_one_that_is_kille
     process = await asyncio.to_thread(start, tmp_path, "--processes", "2")
     try:
         parent = psutil.Process(process.pid)
-        await until(lambda: len(parent.children()) == 2 and seen(tmp_path) == ["a"], within_s=60)
+        await soon(lambda: len(parent.children()) == 2 and seen(tmp_path) == ["a"], within_s=60)
         victim = parent.children()[0].pid
         os.kill(victim, signal.SIGKILL)
-        await until(
+        await soon(
             lambda: len(parent.children()) == 2 and victim not in {each.pid for each in parent.children()},
             within_s=60,
         )
@@ -332,13 +332,13 @@ async def test_the_command_reloads_changed_sources(
     process = await asyncio.to_thread(start, tmp_path, "--reload")
     try:
         await send(mq, topic, b"a")
-        await until(lambda: seen(tmp_path) == ["a"], within_s=60)
+        await soon(lambda: seen(tmp_path) == ["a"], within_s=60)
         write_app(tmp_path, url, topic, suffix="-changed")
         eventually(lambda: "sources have changed" in (tmp_path / "log").read_text())
         await send(mq, topic, b"b")
-        await until(lambda: bool({"b", "b-changed"} & set(seen(tmp_path))), within_s=60)
+        await soon(lambda: bool({"b", "b-changed"} & set(seen(tmp_path))), within_s=60)
         await send(mq, topic, b"c")
-        await until(lambda: "c-changed" in seen(tmp_path), within_s=60)
+        await soon(lambda: "c-changed" in seen(tmp_path), within_s=60)
     finally:
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(process.wait, 60)

@@ -155,6 +155,7 @@ class PartitionQueue:
         "_next_sequence",
         "_sequenced",
         "_spoiled",
+        "failures",
         "identity",
         "is_idempotent",
         "is_resetting",
@@ -177,6 +178,8 @@ class PartitionQueue:
         self._next_sequence = 0
         self.identity: Identity | None = None
         self.is_resetting = False
+        # Attempts in a row that the broker has refused.
+        self.failures = 0
         # The identity whose numbers have a gap.
         self._spoiled: Identity | None = None
 
@@ -258,6 +261,7 @@ class PartitionQueue:
 
     def acknowledge(self, batch: Batch, base_offset: int, append_time_ms: int) -> None:
         """Take note that a batch was written."""
+        self.failures = 0
         self._sequenced.remove(batch)
         batch.base_offset = base_offset
         batch.append_time_ms = append_time_ms

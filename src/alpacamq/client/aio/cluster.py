@@ -59,6 +59,7 @@ T = TypeVar("T")
 
 REQUEST_S = 30.0
 _METADATA_AGE_S = 60.0
+_CREATION_S = 3.0
 _EARLIEST, _LATEST = -2, -1
 _NONE = -1
 _TOPIC_RESOURCE = 2
@@ -383,12 +384,17 @@ class Cluster:
 
     async def topic(self, name: str, *, may_create: bool = True) -> Topic:
         """Return a topic of the cached metadata, which is requested if need be. Raises NotFound."""
+        loop = asyncio.get_running_loop()
+        created_by = loop.time() + (_CREATION_S if may_create else 0.0)
 
         async def attempt() -> Topic:
             if (found := self._topics.get(name)) is None:
                 await self.refresh([name], may_create=may_create)
                 found = self._topics.get(name)
             if found is None:
+                if loop.time() < created_by:
+                    # Apache Kafka says so while it creates a topic that the request asks for.
+                    raise refusal(f"topic {name!r}", ErrorCode.LEADER_NOT_AVAILABLE, topic=name)
                 raise NotFound("topic", name, await self.topic_names())
             return found
 

@@ -258,13 +258,14 @@ class Connection(asyncio.BufferedProtocol):
             sent.timer.cancel()
         if self._waiting and self._is_writable:
             self._wake_next()
-        body = response_body(frame, sent.api, sent.version, sent.correlation_id, self.address)
-        if sent.response.done():  # cancelled
-            return
         try:
-            sent.response.set_result(body if sent.answer is None else decode(sent.answer, sent.version, body))
+            body = response_body(frame, sent.api, sent.version, sent.correlation_id, self.address)
+            if not sent.response.done():  # or the caller was cancelled
+                answer = body if sent.answer is None else decode(sent.answer, sent.version, body)
+                sent.response.set_result(answer)
         except ProtocolError as error:
-            sent.response.set_exception(error)
+            if not sent.response.done():
+                sent.response.set_exception(error)
             raise
 
     async def negotiate(self) -> None:

@@ -12,7 +12,15 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from alpacamq.client.errors import ClientError, Closed, ErrorCode, OffsetOutOfRange, Unreachable, refusal
+from alpacamq.client.errors import (
+    ClientError,
+    Closed,
+    ErrorCode,
+    NotFound,
+    OffsetOutOfRange,
+    Unreachable,
+    refusal,
+)
 from alpacamq.client.fetched import FetchedBatch, fetched_batches
 from alpacamq.model.batch import LOG_APPEND_TIME
 from alpacamq.model.errors import AlpacaError
@@ -110,6 +118,8 @@ class Fetcher:
         self._supervisor: asyncio.Task[None] | None = None
         self._fetching: dict[int, asyncio.Task[None]] = {}
         self._failure: Exception | None = None
+        # Whether the last request for metadata was answered.
+        self._is_reachable = True
         # Leaders have to be found, there may be something to fetch, there may be something to take.
         self._leaders_changed = asyncio.Event()
         self._room = asyncio.Event()
@@ -260,6 +270,7 @@ class Fetcher:
     async def _supervise(self) -> None:
         """Find the leaders of partitions, and start a task for each."""
         backoff = Backoff()
+        deadline: float | None = None
         try:
             while True:
                 self._leaders_changed.clear()
@@ -273,20 +284,35 @@ class Fetcher:
                         self._fetching[node_id] = task
                 self._room.set()
                 if -1 in leaders:
+                    deadline = deadline or self._deadline()
+                    self._check_topics_exist(deadline)
                     await backoff.wait()
                 else:
+                    deadline = None
                     backoff.reset()
                     await self._leaders_changed.wait()
         except AlpacaError as error:
             self._fail(error)
 
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._cluster.request_s
+
+    def _check_topics_exist(self, deadline: float) -> None:
+        """Raise NotFound for a topic that the cluster has not known for long: it was deleted."""
+        if asyncio.get_running_loop().time() > deadline:
+            for place in self._partitions:
+                if self._is_reachable and self._cluster.known_topic(place.topic) is None:
+                    raise NotFound("topic", place.topic)
+
     async def _find_leaders(self) -> None:
         topics = {place.topic for place in self._partitions if self._cluster.leader_of(place) < 0}
         try:
             await self._cluster.refresh(topics)
+            self._is_reachable = True
         except ClientError as error:
             if not error.retriable:
                 raise
+            self._is_reachable = False
 
     async def _fetch_from(self, node_id: int) -> None:
         """Fetch from one broker as long as it leads partitions."""
@@ -317,11 +343,12 @@ class Fetcher:
                     self._leaders_changed.set()
                     await backoff.wait()
                     continue
-                backoff.reset()
+                if not any(data.error_code for _, _, data in answer):
+                    backoff.reset()
                 for partition, version, data in answer:
                     if partition.version == version and self._partitions.get(partition.place) is partition:
                         await self._accept(partition, data)
-                if any(data.error_code in STALE_METADATA for _, _, data in answer):
+                if any(data.error_code for _, _, data in answer):
                     await backoff.wait()
         except (AlpacaError, ValueError) as error:
             self._fail(error)

@@ -57,6 +57,8 @@ from .connection import Connection
 # A broker answers a Produce request by this time: before the deadline of the request, so that the outcome
 # is known.
 _ACK_MS = 20_000
+_RETRY_BASE_S = 0.05
+_RETRY_CAP_S = 1.0
 # An attempt may have been successful after these.
 _IN_DOUBT = frozenset(
     {
@@ -676,9 +678,10 @@ class Producer:
         elif (error.retriable or code in STALE_METADATA or code in _ALSO_RETRIED) and (
             self._is_idempotent or code not in _IN_DOUBT
         ):
-            queue.retry(
-                batch, self._loop.time() + self._random.uniform(0.01, 0.2), in_doubt=code in _IN_DOUBT
-            )
+            most_s = min(_RETRY_CAP_S, _RETRY_BASE_S * 2.0**queue.failures)
+            queue.failures = min(queue.failures + 1, 30)
+            retry_at = self._loop.time() + self._random.uniform(0, most_s)
+            queue.retry(batch, retry_at, in_doubt=code in _IN_DOUBT)
         elif code in _SEQUENCE_LOST and self._is_idempotent and queue.unfinished[0] is not batch:
             queue.retry(batch, 0.0, in_doubt=False)
         else:
