@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from grpc_reference import grpc_reference
 from http_reference import http_reference
 
 from alpacamq.api.grpc import rights as grpc_rights
@@ -114,7 +115,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "sqs-rights": sqs_rights.rights_page,
     "topic-settings": topic_settings_page,
 }
-PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "reference" / "http.md": http_reference}
+PAGES: Mapping[Path, Callable[[], str]] = {
+    DOCS / "reference" / "grpc.md": grpc_reference,
+    DOCS / "reference" / "http.md": http_reference,
+}
 
 
 def current(page: Path) -> str:

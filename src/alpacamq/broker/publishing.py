@@ -199,6 +199,16 @@ class Publication:
         """Return the result of each message, in order, once every batch has one."""
         if self._missing:
             await self._done
+        return self._all_results()
+
+    def when_done(self, act: Callable[[list[Result]], None]) -> None:
+        """Call something with what `finished` returns."""
+        if self._missing:
+            self._done.add_done_callback(lambda _: act(self._all_results()))
+        else:
+            act(self._all_results())
+
+    def _all_results(self) -> list[Result]:
         for batch in self._batches:
             self._set_results(batch)
         return [_certain(result) for result in self.results]

@@ -69,13 +69,14 @@ class Produce:
         return found
 
 
-def read(client: Client, topic: str, **fields: Any) -> Any:
+def read(client: Client, topic: str, metadata: Sequence[tuple[str, str]] = (), **fields: Any) -> Any:
     call = client.channel.unary_stream(
         f"{V1}Log/Read",
         request_serializer=log_pb2.ReadRequest.SerializeToString,
         response_deserializer=log_pb2.ReadResponse.FromString,
     )
-    return call(log_pb2.ReadRequest(topic=topic, **fields), timeout=TIMEOUT_S)
+    request = log_pb2.ReadRequest(topic=topic, **fields)
+    return call(request, metadata=tuple(metadata), timeout=TIMEOUT_S)
 
 
 NOW = log_pb2.Until(current_end=True)
@@ -100,13 +101,13 @@ async def read_some(stream: Any, count: int) -> list[Any]:
 class Subscription:
     """A stream of Log.Subscribe."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, metadata: Sequence[tuple[str, str]] = ()) -> None:
         subscribe = client.channel.stream_stream(
             f"{V1}Log/Subscribe",
             request_serializer=log_pb2.SubscribeRequest.SerializeToString,
             response_deserializer=log_pb2.SubscribeResponse.FromString,
         )
-        self.stream = subscribe(timeout=TIMEOUT_S)
+        self.stream = subscribe(metadata=tuple(metadata), timeout=TIMEOUT_S)
         # What came while something else was waited for.
         self._waiting: list[Any] = []
 

@@ -8,7 +8,7 @@ and flow control of the connection holds back the client.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from alpacamq.broker.partition.appends import Acks
 from alpacamq.broker.publishing import Message, Publication, Published, TransactionalProducer
 from alpacamq.broker.remote.appends import Placed
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidDelay,
@@ -60,7 +61,11 @@ class ProducerService(ProducerBase):
     """Writes records."""
 
     def __init__(self, backend: Backend) -> None:
-        self._writer = RecordWriter(backend)
+        self._backend = backend
+
+    @cached_property
+    def _writer(self) -> "RecordWriter":
+        return RecordWriter(self._backend)
 
     def __mapping__(self) -> dict[str, Handler]:
         found: dict[str, Handler] = super().__mapping__()
@@ -79,10 +84,7 @@ class ProducerService(ProducerBase):
         if request.HasField("producer"):
             envelope.producer.CopyFrom(request.producer)
         write = await self._writer.begin(call, Produced(b"", [], envelope), request.topic)
-        try:
-            await write.finished()
-        finally:
-            write.cancel()
+        await write.finished()
         call.charge(QuotaKey.PRODUCE, request.ByteSize(), len(request.records))
         write.raise_common_error()
         await call.send_message(p.SendResponse(result=write.to_result(call.tenant)))
@@ -99,7 +101,6 @@ class Write:
         # Whether the client waits for the outcome.
         self._waits = waits
         self._missing = 0
-        self._publishing: asyncio.Future[list[Published | AlpacaError]] | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def place(self, index: int, partition: int) -> None:
@@ -130,14 +131,12 @@ class Write:
         """Add the records of a publication, in order."""
         self._missing += 1
 
-        def ended(publishing: "asyncio.Future[list[Published | AlpacaError]]") -> None:
-            if not publishing.cancelled():
-                for index, result in enumerate(publishing.result()):
-                    self._set(index, result)
-                self._end_one()
+        def ended(results: list[Published | AlpacaError]) -> None:
+            for index, result in enumerate(results):
+                self._set(index, result)
+            self._end_one()
 
-        self._publishing = asyncio.ensure_future(publication.finished())
-        self._publishing.add_done_callback(ended)
+        publication.when_done(ended)
 
     def _set(self, index: int, result: Published | AlpacaError) -> None:
         if isinstance(result, AlpacaError):
@@ -167,11 +166,6 @@ class Write:
         """Return once everything is durable or refused, or if nobody waits for it."""
         if self._missing and self._waits:
             await self._done
-
-    def cancel(self) -> None:
-        """Stop waiting for a publication."""
-        if self._publishing is not None:
-            self._publishing.cancel()
 
     def raise_common_error(self) -> None:
         """Raise the error of all records, if it is the same."""
@@ -414,6 +408,11 @@ class RecordWriter:
             raise Malformed(f"the message has a malformed record: {error}") from None
 
 
+def _record_count(batch: p.EncodedBatch) -> int:
+    """Return how many records a batch says it has."""
+    return max(read_header(batch.data).record_count, 0) if len(batch.data) >= HEADER_BYTES else 0
+
+
 def _is_plain(config: TopicConfig) -> bool:
     """Return whether a topic has no rules for single records."""
     return not (config.is_compacted or config.checks_schemas or config.queue_delay_ms)
@@ -455,9 +454,8 @@ class ProduceStream:
         self._responses: deque[tuple[p.ProduceResponse, int]] = deque()
         self._has_responses = asyncio.Event()
         self._has_room = asyncio.Event()
-        # Requests without a response, and their bytes.
-        self._pending: dict[int, Write | None] = {}
-        self._last = 0
+        # Requests that are not durable yet, and the bytes of those without a response.
+        self._pending = 0
         self._unacknowledged_bytes = 0
         self._is_over = False
 
@@ -480,45 +478,42 @@ class ProduceStream:
         finally:
             for task in tasks:
                 task.cancel()
-            for write in self._pending.values():
-                if write is not None:
-                    write.cancel()
             await asyncio.wait(tasks)
 
     async def _receive(self) -> None:
         call = self._call
         while (request := await call.recv_message()) is not None:
             size = request.size_bytes
-            self._last += 1
-            number = self._last
-            self._pending[number] = None
+            self._pending += 1
             self._unacknowledged_bytes += size
             correlation_id = request.envelope.correlation_id
             self._topic = request.envelope.topic or self._topic
-            messages = request.count
+            messages = request.count or sum(map(_record_count, request.envelope.batches))
             try:
                 write = await self._writer.begin(call, request, self._topic)
             except AlpacaError as error:
                 status = to_status(error, call.tenant)
-                self._respond(number, size, p.ProduceResponse(correlation_id=correlation_id, error=status))
+                self._respond(size, p.ProduceResponse(correlation_id=correlation_id, error=status))
+            except asyncio.CancelledError:
+                self._pending -= 1  # the broker stops; the client does not learn what became of it
+                raise
             else:
-                self._pending[number] = write
-                write.when_done(partial(self._acknowledge, number, size, correlation_id, write))
+                write.when_done(partial(self._acknowledge, size, correlation_id, write))
             if throttle_ms := call.charge(QuotaKey.PRODUCE, size, messages):
                 await asyncio.sleep(throttle_ms / 1000)
             while (
                 self._unacknowledged_bytes > MAX_UNACKNOWLEDGED_BYTES
-                or len(self._pending) > MAX_UNACKNOWLEDGED_REQUESTS
+                or self._pending + len(self._responses) > MAX_UNACKNOWLEDGED_REQUESTS
             ):
                 self._has_room.clear()
                 await self._has_room.wait()
 
-    def _acknowledge(self, number: int, size: int, correlation_id: int, write: Write) -> None:
+    def _acknowledge(self, size: int, correlation_id: int, write: Write) -> None:
         result = write.to_result(self._call.tenant)
-        self._respond(number, size, p.ProduceResponse(correlation_id=correlation_id, result=result))
+        self._respond(size, p.ProduceResponse(correlation_id=correlation_id, result=result))
 
-    def _respond(self, number: int, size: int, response: p.ProduceResponse) -> None:
-        del self._pending[number]
+    def _respond(self, size: int, response: p.ProduceResponse) -> None:
+        self._pending -= 1
         self._responses.append((response, size))
         self._has_responses.set()
 

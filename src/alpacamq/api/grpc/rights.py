@@ -17,15 +17,28 @@ class Right(NamedTuple):
     resource: str
 
     def __str__(self) -> str:
-        return f"{self.operation.name} {self.kind.name.lower()} {self.resource}".strip()
+        kind = self.kind.name.lower().replace("_", " ")
+        return f"{self.operation.name} {kind} {self.resource}".strip()
 
 
 _O, _TOPIC, _GROUP = Operation, ResourceType.TOPIC, ResourceType.GROUP
 _RECEIVE = (Right(_O.READ, _GROUP, "of the queue"), Right(_O.READ, _TOPIC, "of the queue"))
 _REJECT = Right(_O.WRITE, _TOPIC, "for dead letters, to reject")
+_WRITE = (
+    Right(_O.WRITE, _TOPIC, "in the request"),
+    Right(_O.CREATE, _TOPIC, "if it does not exist, or the same on the cluster"),
+    Right(_O.WRITE, ResourceType.TRANSACTIONAL_ID, "of a transaction"),
+)
 
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "alpacamq.v1.Cluster/Endpoints": (),
+    "alpacamq.v1.Producer/Produce": _WRITE,
+    "alpacamq.v1.Producer/Send": _WRITE,
+    "alpacamq.v1.Log/Read": (Right(_O.READ, _TOPIC, "in the request"),),
+    "alpacamq.v1.Log/Subscribe": (
+        Right(_O.READ, _GROUP, "in the request"),
+        Right(_O.READ, _TOPIC, "of each subscription and assignment"),
+    ),
     "alpacamq.v1.Queue/Work": (*_RECEIVE, _REJECT),
     "alpacamq.v1.Queue/Receive": _RECEIVE,
     "alpacamq.v1.Queue/Settle": (*_RECEIVE, _REJECT),

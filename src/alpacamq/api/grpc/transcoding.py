@@ -14,7 +14,7 @@ the client's credentials. So rights, tenants, quotas, audit and limits are those
 
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -305,7 +305,11 @@ class TranscodedService:
 
     def __init__(self, service: ServiceDescriptor, backend: Backend) -> None:
         self._methods = [TranscodedMethod(method) for method in service.methods]
-        self._app: App = MountedRegistry(backend.rest, RegistryApi(backend.broker))
+        self._backend = backend
+
+    @cached_property
+    def _app(self) -> App:
+        return MountedRegistry(self._backend.rest, RegistryApi(self._backend.broker))
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
