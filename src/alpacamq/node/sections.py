@@ -196,8 +196,8 @@ class GrpcConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="Time until the first call of a connection, and to receive a message after its first "
-            "byte; a large message gets additional time at 64 KiB/s.",
+            description="Time until a connection has begun with HTTP/2, and to receive a message after its "
+            "first byte; a large message gets additional time at 64 KiB/s.",
         ),
     ] = 10_000
     max_message_bytes: Annotated[

@@ -233,3 +233,16 @@ async def test_a_stream_that_does_not_open_a_queue_is_refused(broker: Broker) ->
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await stream.read()
     assert refusal(failed.value).fields == ["open"]
+
+
+async def test_unknown_deliveries_are_answered_up_to_a_limit(broker: Broker, topic: str) -> None:
+    publish(broker.http_address, topic, [])
+    async with connected(broker.grpc_address) as client:
+        work = await client.work(topic)
+        await work.send(ack=range(1, 10_001))
+        settled, errors = await work.results(10_000)
+        assert (settled, len(errors)) == ([], 10_000)
+        await work.send(ack=range(1, 10_002))
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await work.response()
+    assert refusal(failed.value).fields == ["ack"]

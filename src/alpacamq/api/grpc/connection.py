@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._frame_began_at = now
         self._pinged_at: float | None = None
         self.has_asked = False
+        # Whether the client has sent its settings.
+        self._has_begun = False
         self.is_closed = False
         self._is_going_away = False
 
@@ -255,6 +257,7 @@ class Connection(asyncio.Protocol):
             if (stream := self._streams.pop(event.stream_id, None)) is not None:
                 self._cancel(stream)
         elif isinstance(event, h2.events.RemoteSettingsChanged):
+            self._has_begun = True
             self._wake_senders()
         elif isinstance(event, h2.events.ConnectionTerminated):
             # The client goes after its calls; an error ends them.
@@ -293,11 +296,14 @@ class Connection(asyncio.Protocol):
         """Serve one call and send its status."""
         began_at = monotonic()
         served = await serve_call(self._server, self._client, stream, headers)
+        was_cancelled = stream.is_closed and served.error is None
         try:
             stream.finish(served.error, served.tenant)
         except h2.exceptions.ProtocolError as error:
             log.debug("status_not_sent", peer=self.peer, method=served.method, reason=str(error))
-        was_cancelled = stream.is_closed and served.error is None
+        except Exception:  # a bug costs one call, not the listener
+            log.exception("status_not_sent", peer=self.peer, method=served.method)
+            self._reset(stream.id, h2.errors.ErrorCodes.INTERNAL_ERROR)
         stream.close()
         stream.task = None
         self._streams.pop(stream.id, None)
@@ -392,8 +398,8 @@ class Connection(asyncio.Protocol):
         idle_timeout = limits.idle_timeout_ms / 1000
         if self._draining.is_too_slow(self._transport.get_write_buffer_size(), now, idle_timeout):
             self._abort("the client does not read its responses")
-        elif not self.has_asked and now - self._opened_at > patience:
-            self._close_with(h2.errors.ErrorCodes.NO_ERROR, "no call for header_timeout_ms")
+        elif not self._has_begun and now - self._opened_at > patience:
+            self._close_with(h2.errors.ErrorCodes.NO_ERROR, "HTTP/2 has not begun in header_timeout_ms")
         elif not self._meter.is_between and now - self._frame_began_at > patience + (16 << 10) / (8 << 10):
             self._close_with(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, "a frame did not arrive in time")
         elif not self._streams and now - self._active_at > idle_timeout:
@@ -403,9 +409,9 @@ class Connection(asyncio.Protocol):
 
     def _check_streams(self, now: float, patience: float) -> None:
         for stream in list(self._streams.values()):
-            if stream.is_partial:
+            if partial_bytes := stream.partial_bytes:
                 late = now - stream.began_at - patience
-                if late > stream.partial_bytes / MIN_BYTES_PER_SECOND:
+                if late > partial_bytes / MIN_BYTES_PER_SECOND:
                     stream.fail(Expired("the message did not arrive in time"))
         if self._streams and now - self._received_at > PING_SECONDS:
             if self._pinged_at is None:

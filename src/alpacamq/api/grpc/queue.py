@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 MAX_CREDIT = 10_000
 MAX_RECEIVED = 1000
-MAX_SETTLEMENTS = 10_000
+MAX_SETTLEMENTS = 1000
 MAX_CONSUMER_LENGTH = 255
 MAX_REASON_LENGTH = 1024
 MAX_WAIT_MS = 30_000
@@ -58,6 +58,9 @@ _ACTIONS = {
     q.Settlement.ACTION_REJECT: Action.REJECT,
     q.Settlement.ACTION_EXTEND: Action.EXTEND,
 }
+
+
+_UNKNOWN = to_status(NotAcquired("the delivery is settled, has expired or is not of this stream"))
 
 
 class QueueService(QueueBase):
@@ -351,6 +354,8 @@ class WorkStream:
                 if request is not first:
                     self.check_request(request)
                 self._take(request, settlements, response)
+                if len(settlements) + len(response.errors) >= MAX_CREDIT:
+                    break
                 request = self._call.recv_nowait()
             if settlements:
                 await self._settle(settlements, response)
@@ -360,6 +365,8 @@ class WorkStream:
 
     def check_request(self, request: q.WorkRequest) -> None:
         """Raise InvalidField for a request that makes no sense."""
+        if _size(request) > MAX_CREDIT:
+            raise InvalidField("ack", f"a request has at most {MAX_CREDIT} settlements")
         if request.HasField("credit"):
             if not 0 <= request.credit <= MAX_CREDIT:
                 raise InvalidField("credit", f"must be 0 to {MAX_CREDIT}, not {request.credit}")
@@ -381,7 +388,7 @@ class WorkStream:
         leases = self._leases
         for number in request.ack:
             if (lease := leases.get(number)) is None:
-                self._unknown(number, response)
+                response.errors.add(delivery_id=number, status=_UNKNOWN)
             else:
                 settlements.append(
                     (
@@ -397,13 +404,9 @@ class WorkStream:
                 )
         for number, action, delay_ms, reason in _others(request):
             if (lease := leases.get(number)) is None:
-                self._unknown(number, response)
+                response.errors.add(delivery_id=number, status=_UNKNOWN)
             else:
                 settlements.append((number, _settlement(lease, action, delay_ms, reason)))
-
-    def _unknown(self, number: int, response: q.WorkResponse) -> None:
-        error = NotAcquired(f"delivery {number} is settled, has expired or is not of this stream")
-        response.errors.add(delivery_id=number, status=to_status(error))
 
     async def _settle(self, settlements: Sequence[tuple[int, Settlement]], response: q.WorkResponse) -> None:
         """Settle deliveries, and add the results to a response."""
@@ -458,6 +461,11 @@ def _settlement(lease: Acquired, action: Action, delay_ms: int | None = None, re
         delay_ms=delay_ms,
         reason=reason,
     )
+
+
+def _size(request: q.WorkRequest) -> int:
+    """Return how many deliveries a request settles."""
+    return len(request.ack) + len(request.nack) + len(request.reject) + len(request.extend)
 
 
 def _others(request: q.WorkRequest) -> Iterator[tuple[int, Action, int | None, str]]:

@@ -7,7 +7,6 @@ window. A response waits while the client's window is closed or the socket is fu
 import asyncio
 import zlib
 from base64 import b64encode
-from collections import deque
 from enum import Enum
 from typing import Any, Protocol
 
@@ -25,6 +24,8 @@ _ACCEPT_ENCODING = ("grpc-accept-encoding", "identity,gzip")
 _RESPONSE_HEADERS = ((":status", "200"), ("content-type", "application/grpc+proto"), _ACCEPT_ENCODING)
 _OK = (("grpc-status", "0"),)
 _PREFIX_BYTES = 5
+# What was taken is removed when it is more than this.
+_KEPT_BYTES = 64 << 10
 
 
 class Http2(Protocol):
@@ -75,13 +76,13 @@ class Stream:
     __slots__ = (
         "_connection",
         "_has_ended",
+        "_has_message",
         "_has_sent_headers",
-        "_held_bytes",
-        "_messages",
-        "_partial",
+        "_message_end",
+        "_received",
+        "_taken",
         "_unacked",
         "_waiter",
-        "_want",
         "_window_waiter",
         "began_at",
         "encoding",
@@ -96,17 +97,15 @@ class Stream:
         self.id = stream_id
         self.task: asyncio.Task[None] | None = None
         self.encoding = Encoding.IDENTITY
-        # Complete messages, and whether each is compressed.
-        self._messages: deque[tuple[bytes, bool]] = deque()
-        # The beginning of a message, and its size with the prefix; 0 if that is not known.
-        self._partial = bytearray()
-        self._want = 0
-        # When it began to arrive.
+        # What has arrived, how much of it was taken, and where the next message ends.
+        self._received = bytearray()
+        self._taken = 0
+        self._message_end = 0
+        self._has_message = False
+        # When the message that is incomplete began to arrive.
         self.began_at = 0.0
         # Bytes that the client has sent and that its window does not have back.
         self._unacked = 0
-        # Bytes that are counted in the room of all connections.
-        self._held_bytes = 0
         self._has_ended = False
         self._has_sent_headers = False
         # Why the call ends, instead of what its handler says.
@@ -118,13 +117,9 @@ class Stream:
     # Receiving.
 
     @property
-    def is_partial(self) -> bool:
-        """Whether a message has arrived in part."""
-        return bool(self._partial)
-
-    @property
     def partial_bytes(self) -> int:
-        return len(self._partial)
+        """How much has arrived of a message that is incomplete."""
+        return 0 if self._has_message else len(self._received) - self._taken
 
     def feed(self, data: bytes, flow_bytes: int, now: float) -> None:
         """Take data of the client."""
@@ -133,51 +128,34 @@ class Stream:
             connection.acknowledge(self.id, flow_bytes)
             return
         self._unacked += flow_bytes
-        self._held_bytes += len(data)
         connection.room.occupy(len(data))
-        try:
-            self._divide(data, now)
-        except AlpacaError as error:
-            self.fail(error)
-            return
+        if not self.partial_bytes:
+            self.began_at = now
+        self._received += data
         if connection.room.is_exhausted:
             self.fail(Overloaded("too many bytes of requests are in progress; try again later"))
             return
-        if self._messages:
-            self._wake()
-        elif self._partial:
-            # Nothing else waits: the rest of the message may come.
-            self._acknowledge()
+        if not self._has_message:
+            self._look()
 
-    def _divide(self, data: bytes, now: float) -> None:
-        """Append complete messages."""
-        partial, limit = self._partial, self._connection.max_message_bytes
-        if partial:
-            partial += data
-            if len(partial) < self._want:
-                return
-            data = bytes(partial)
-            partial.clear()
-        at, size = 0, len(data)
-        self._want = 0
-        while size - at >= _PREFIX_BYTES:
-            length = int.from_bytes(data[at + 1 : at + _PREFIX_BYTES])
+    def _look(self) -> None:
+        """Find out whether the next message is complete. It is not taken apart before: it may be many."""
+        at, size = self._taken, len(self._received)
+        self._has_message = False
+        if size - at >= _PREFIX_BYTES:
+            length = int.from_bytes(self._received[at + 1 : at + _PREFIX_BYTES])
+            limit = self._connection.max_message_bytes
             if length > limit:
-                raise MessageTooLarge(
-                    f"the message has {length} bytes, and grpc.max_message_bytes is {limit}"
-                )
-            end = at + _PREFIX_BYTES + length
-            if end > size:
-                self._want = _PREFIX_BYTES + length
-                break
-            if data[at] > 1:
-                raise Malformed(f"a message begins with {data[at]}, not with 0 or 1")
-            self._messages.append((data[at + _PREFIX_BYTES : end], data[at] == 1))
-            at = end
-        if at < size:
-            partial += data[at:]
-            self._want = self._want or _PREFIX_BYTES
-            self.began_at = now
+                text = f"the message has {length} bytes, and grpc.max_message_bytes is {limit}"
+                self.fail(MessageTooLarge(text))
+                return
+            self._message_end = at + _PREFIX_BYTES + length
+            self._has_message = size >= self._message_end
+        if self._has_message:
+            self._wake()
+        else:
+            # The rest of the message may come.
+            self._acknowledge(self._unacked)
 
     def end(self) -> None:
         """Note that the client sends no more."""
@@ -190,11 +168,12 @@ class Stream:
 
     async def receive(self) -> bytes | None:
         while True:
-            if self._messages:
-                data, is_compressed = self._pop()
+            if self._has_message:
+                is_compressed = self._is_compressed
+                data = self._take()
                 return await self._decompressed(data) if is_compressed else data
             if self._has_ended:
-                if self._partial:
+                if self.partial_bytes:
                     raise Malformed("the client ended the stream within a message")
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
@@ -205,27 +184,36 @@ class Stream:
 
     def receive_nowait(self) -> bytes | None:
         # A compressed one may need a thread.
-        if not self._messages or self._messages[0][1]:
-            return None
-        return self._pop()[0]
+        return None if not self._has_message or self._is_compressed else self._take()
 
-    def _pop(self) -> tuple[bytes, bool]:
-        data, is_compressed = self._messages.popleft()
-        size = len(data) + _PREFIX_BYTES
-        self._held_bytes -= size
-        self._connection.room.give(size)
-        if self._messages:
-            self._acknowledge(size)
-        else:
-            self._acknowledge()
-        return data, is_compressed
+    @property
+    def _is_compressed(self) -> bool:
+        flag = self._received[self._taken]
+        if flag > 1:
+            raise Malformed(f"a message begins with {flag}, not with 0 or 1")
+        return flag == 1
 
-    def _acknowledge(self, size: int | None = None) -> None:
-        """Give the client its window back."""
-        count = self._unacked if size is None else min(size, self._unacked)
-        if count and not self.is_closed:
-            self._unacked -= count
-            self._connection.acknowledge(self.id, count)
+    def _take(self) -> bytes:
+        """Remove and return the next message."""
+        begin, end = self._taken, self._message_end
+        data = bytes(memoryview(self._received)[begin + _PREFIX_BYTES : end])
+        self._taken = end
+        if end == len(self._received):
+            self._received.clear()
+            self._taken = 0
+        elif end > _KEPT_BYTES:
+            del self._received[:end]
+            self._taken = 0
+        self._connection.room.give(end - begin)
+        self._acknowledge(min(end - begin, self._unacked))
+        self._look()
+        return data
+
+    def _acknowledge(self, size: int) -> None:
+        """Give the client a part of its window back."""
+        if size and not self.is_closed:
+            self._unacked -= size
+            self._connection.acknowledge(self.id, size)
 
     async def _decompressed(self, data: bytes) -> bytes:
         if self.encoding is Encoding.IDENTITY:
@@ -323,11 +311,11 @@ class Stream:
             self.is_closed = True
 
     def _drop(self) -> None:
-        self._messages.clear()
-        self._partial.clear()
-        self._connection.room.give(self._held_bytes)
-        self._held_bytes = 0
-        self._acknowledge()
+        self._connection.room.give(len(self._received) - self._taken)
+        self._received.clear()
+        self._taken = 0
+        self._has_message = False
+        self._acknowledge(self._unacked)
 
     @property
     def has_ended(self) -> bool:
