@@ -9,9 +9,10 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from alpacamq.broker.tls import Certificates, ClientCertificates, expiry_ms
 from alpacamq.model.address import client_host
@@ -165,8 +166,7 @@ class AddressQuota(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerTls:
+class ListenerTls(msgspec.Struct, frozen=True, kw_only=True):
     """How a listener uses TLS."""
 
     certificates: Certificates

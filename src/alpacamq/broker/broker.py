@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -379,7 +378,7 @@ class Broker:
         progress = ProducerSequences(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
-            replace(resources, clock=self.time),
+            msgspec.structs.replace(resources, clock=self.time),
             self.producer_ids,
             self.appends,
             progress,

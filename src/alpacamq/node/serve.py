@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -146,8 +145,7 @@ def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
 Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundApi:
+class BoundApi(msgspec.Struct, frozen=True, kw_only=True):
     """An enabled API with a bound address; its listener runs from the start of recovery on."""
 
     name: str

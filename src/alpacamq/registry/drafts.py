@@ -4,8 +4,6 @@ A draft becomes a schema when its text was parsed, its references were resolved,
 were completed. Then it can be found, or compared with earlier versions.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
 from .errors import SchemaTooLarge
@@ -26,8 +24,7 @@ class NotParsed(Exception):
         self.source = source
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Where a draft is looked for, and how."""
 
     subject: str

@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, Refused):
             return error.answer()
         log.error(
-            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exc_info=error
+            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exception=error
         )
         return _INTERNAL_ERROR
 
