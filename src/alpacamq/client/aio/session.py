@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from alpacamq.client.codecs import Codec, Schemas
 from alpacamq.client.errors import Closed
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     # These load gRPC: not when the client is imported, but when it connects.
     from .endpoints import Endpoints
     from .grpc import Nodes
-    from .queue import Receiver
 
 # Transactional producers that are kept; each has state at the broker.
 MAX_TRANSACTIONAL = 100
+
+
+class Closable(Protocol):
+    """Something that is closed with a session, if it is open then."""
+
+    async def close(self) -> None: ...
 
 
 class Session:
@@ -55,7 +60,7 @@ class Session:
         # One of each is opened, however many tasks ask at a time.
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
-        self._receivers: set[Receiver[Any]] = set()
+        self._receivers: set[Closable] = set()
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -85,11 +90,11 @@ class Session:
             await each.close()
         await self._stack.aclose()
 
-    def track(self, receiver: "Receiver[Any]") -> None:
+    def track(self, receiver: Closable) -> None:
         """Close a receiver with the session, if it is open then."""
         self._receivers.add(receiver)
 
-    def forget(self, receiver: "Receiver[Any]") -> None:
+    def forget(self, receiver: Closable) -> None:
         """Do not close a receiver: it is closed."""
         self._receivers.discard(receiver)
 

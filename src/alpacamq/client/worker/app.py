@@ -7,20 +7,18 @@ async def send_mail(mail: Mail) -> None: ...
 """
 
 import asyncio
-import inspect
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeVar
 
 from alpacamq.client.aio.client import Client, codecs_of, connect
 from alpacamq.client.codecs import Codec
-from alpacamq.client.messages import Codecs
 from alpacamq.client.outcomes import Duration, duration_ms
 from alpacamq.client.url import Token
 
-from .metrics import MetricsServer, TaskMetrics
+from .metrics import MetricsServer
+from .task import Task, TaskMetrics, parameters_of, value_type_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,30 +26,6 @@ log = logging.getLogger("alpacamq.worker")
 
 DEFAULT_CONCURRENCY: Final = 10
 _MAX_CONCURRENCY: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A function and the queue whose messages it processes."""
-
-    name: str
-    function: Callable[..., Any]
-    topic: str
-    group: str
-    codecs: Codecs[Any]
-    concurrency: int
-    prefetch: int
-    # Deliveries after the first; None for the queue's own limit.
-    retries: int | None
-    timeout_s: float | None
-    visibility_s: float
-    start: Literal["earliest", "latest"]
-    takes_job: bool
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is a coroutine function; others run in threads."""
-        return inspect.iscoroutinefunction(self.function)
 
 
 class Worker:
@@ -140,13 +114,13 @@ class Worker:
             name = f"{function.__module__}.{function.__qualname__}"
             if name in self._tasks:
                 raise ValueError(f"the task {name} is defined twice")
-            parameters = _parameters(function)
+            parameters = parameters_of(function)
             self._tasks[name] = Task(
                 name=name,
                 function=function,
                 topic=topic,
                 group=group,
-                codecs=codecs_of(_value_type(function, parameters) if value is None else value, key),
+                codecs=codecs_of(value_type_of(function, parameters) if value is None else value, key),
                 concurrency=concurrency,
                 prefetch=prefetch,
                 retries=retries,
@@ -210,21 +184,3 @@ class Worker:
             for each in asyncio.all_tasks():
                 each.cancel()
         self._stopping.set()
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    parameters = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    required = [each for each in parameters if each.default is each.empty]
-    if not parameters or len(required) > 2:
-        raise ValueError(f"{function.__qualname__} must take a value, and may take the job as well")
-    return parameters[: max(1, len(required))]
-
-
-def _value_type(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Any:
-    """Return the type of a function's first parameter; bytes if it has none."""
-    hints = get_type_hints(function)
-    return hints.get(parameters[0].name, bytes)

@@ -3,39 +3,16 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from alpacamq.client.connect import parse_addresses
 
+from .task import TaskMetrics
+
 _REQUEST_S: Final = 5.0
 _MAX_REQUEST_BYTES: Final = 8192
 _DEFAULT_PORT: Final = 9100
-
-
-@dataclass(slots=True, kw_only=True)
-class TaskMetrics:
-    """What became of the messages of a task."""
-
-    task: str
-    topic: str
-    group: str
-    running: int = 0
-    succeeded: int = 0
-    retried: int = 0
-    rejected: int = 0
-    timed_out: int = 0
-    # Given back at a stop.
-    released: int = 0
-    # Settlements that failed or whose outcome is unknown; the message may be delivered again.
-    unsettled: int = 0
-    busy_ms: int = 0
-
-    @property
-    def processed(self) -> int:
-        """The messages that the function has ended with."""
-        return self.succeeded + self.retried + self.rejected
 
 
 _OUTCOMES: Final = ("succeeded", "retried", "rejected", "released", "unsettled")

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from alpacamq.client.aio.client import Client
 from alpacamq.client.aio.queue import Job, Receiver, Settlement
@@ -15,10 +15,7 @@ from alpacamq.client.errors import ClientError, Closed
 from alpacamq.client.outcomes import Reject, Retry, SettlementError
 from alpacamq.client.telemetry import tracer
 
-from .metrics import TaskMetrics
-
-if TYPE_CHECKING:
-    from .app import Task
+from .task import Task, TaskMetrics
 
 log = logging.getLogger("alpacamq.worker")
 
@@ -82,7 +79,7 @@ class _Threads:
 class TaskRunner:
     """Processes the messages of one task."""
 
-    def __init__(self, client: Client, task: "Task", metrics: TaskMetrics, *, grace_s: float) -> None:
+    def __init__(self, client: Client, task: Task, metrics: TaskMetrics, *, grace_s: float) -> None:
         self._client = client
         self._task = task
         self._metrics = metrics
