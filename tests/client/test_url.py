@@ -66,7 +66,7 @@ def test_a_token_may_come_from_a_function_whenever_it_is_needed() -> None:
 )
 def test_an_invalid_url_says_why(url: str, options: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidUrl, match=reason):
-        parse_url(url, **options)  # type: ignore[arg-type]
+        parse_url(url, **options)
 
 
 def test_errors_do_not_show_passwords() -> None:

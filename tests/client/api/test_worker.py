@@ -40,7 +40,7 @@ async def dead_letters(mq: aio.Client, topic: str, count: int) -> dict[bytes | N
     async def exists() -> bool:
         return f"{topic}.dlq" in await (await mq.cluster()).topic_names()
 
-    await soon(exists)
+    await soon(exists, what="the dead-letter topic")
     found: dict[bytes | None, bytes | None] = {}
     async with asyncio.timeout(60):
         async for letter in mq.topic(f"{topic}.dlq").read():
