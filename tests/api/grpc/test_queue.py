@@ -19,8 +19,7 @@ def settled_counts(broker: Broker, topic: str, group: str = "g") -> dict[str, in
 
 
 async def test_messages_are_delivered_with_all_they_have(broker: Broker, topic: str) -> None:
-    fields = {"key": "k", "headers": {"colour": "blue"}, "priority": "high"}
-    publish(broker.http_address, topic, ["a"], **fields)
+    publish(broker.http_address, topic, ["a"], key="k", headers={"colour": "blue"}, priority="high")
     async with connected(broker.grpc_address) as client:
         work = await client.work(topic)
         (message,) = await work.messages(1)

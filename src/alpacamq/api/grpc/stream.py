@@ -17,6 +17,8 @@ from alpacamq.model.errors import AlpacaError
 
 from .errors import Malformed, MessageTooLarge, Overloaded, to_status
 
+# Messages that a call takes before others have their turn.
+TURN_MESSAGES = 64
 # A message that is decompressed in one go; larger ones in a thread.
 INLINE_BYTES = 64 << 10
 
@@ -81,6 +83,7 @@ class Stream:
         "_message_end",
         "_received",
         "_taken",
+        "_taken_in_turn",
         "_unacked",
         "_waiter",
         "_window_waiter",
@@ -102,6 +105,8 @@ class Stream:
         self._taken = 0
         self._message_end = 0
         self._has_message = False
+        # Messages that were taken since the event loop last had its turn.
+        self._taken_in_turn = 0
         # When the message that is incomplete began to arrive.
         self.began_at = 0.0
         # Bytes that the client has sent and that its window does not have back.
@@ -169,6 +174,10 @@ class Stream:
     async def receive(self) -> bytes | None:
         while True:
             if self._has_message:
+                if self._taken_in_turn >= TURN_MESSAGES:
+                    self._taken_in_turn = 0
+                    await asyncio.sleep(0)
+                    continue
                 is_compressed = self._is_compressed
                 data = self._take()
                 return await self._decompressed(data) if is_compressed else data
@@ -177,6 +186,7 @@ class Stream:
                     raise Malformed("the client ended the stream within a message")
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
+            self._taken_in_turn = 0
             try:
                 await self._waiter
             finally:
@@ -184,7 +194,9 @@ class Stream:
 
     def receive_nowait(self) -> bytes | None:
         # A compressed one may need a thread.
-        return None if not self._has_message or self._is_compressed else self._take()
+        if not self._has_message or self._taken_in_turn >= TURN_MESSAGES or self._is_compressed:
+            return None
+        return self._take()
 
     @property
     def _is_compressed(self) -> bool:
@@ -195,6 +207,7 @@ class Stream:
 
     def _take(self) -> bytes:
         """Remove and return the next message."""
+        self._taken_in_turn += 1
         begin, end = self._taken, self._message_end
         data = bytes(memoryview(self._received)[begin + _PREFIX_BYTES : end])
         self._taken = end
