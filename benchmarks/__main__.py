@@ -44,6 +44,7 @@ BENCHMARKS = (
     "queue_engine",
     "queue_throughput",
     "client_queue",
+    "grpc_log",
     "delays",
     "spark_read",
     "spark_latency",

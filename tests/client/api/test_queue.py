@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import psutil
 import pytest
@@ -81,7 +82,8 @@ async def test_reject_makes_a_dead_letter_with_the_reason(mq: aio.Client, topic:
         async with job:
             raise alpacamq.Reject("no unicorns left")
     async with asyncio.timeout(30):
-        await soon(lambda: _exists(mq, f"{topic}.dlq"))
+        exists: Callable[[], Awaitable[bool]] = partial(_exists, mq, f"{topic}.dlq")
+        await soon(exists)
         async for letter in mq.topic(f"{topic}.dlq", value=str).read():
             assert letter.value == "m0"
             assert letter.headers["alpacamq-dead-letter-reason"] == b"no unicorns left"
