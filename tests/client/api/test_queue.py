@@ -4,9 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import partial
 
 import psutil
 import pytest
@@ -82,8 +81,8 @@ async def test_reject_makes_a_dead_letter_with_the_reason(mq: aio.Client, topic:
         async with job:
             raise alpacamq.Reject("no unicorns left")
     async with asyncio.timeout(30):
-        exists: Callable[[], Awaitable[bool]] = partial(_exists, mq, f"{topic}.dlq")
-        await soon(exists)
+        found: bool = await soon(lambda: _exists(mq, f"{topic}.dlq"))
+        assert found
         async for letter in mq.topic(f"{topic}.dlq", value=str).read():
             assert letter.value == "m0"
             assert letter.headers["alpacamq-dead-letter-reason"] == b"no unicorns left"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -40,8 +40,8 @@ async def dead_letters(mq: aio.Client, topic: str, count: int) -> dict[bytes | N
     async def exists() -> bool:
         return f"{topic}.dlq" in await (await mq.cluster()).topic_names()
 
-    probe: Callable[[], Awaitable[bool]] = exists
-    await soon(probe, what="the dead-letter topic")
+    is_there: bool = await soon(exists, what="the dead-letter topic")
+    assert is_there
     found: dict[bytes | None, bytes | None] = {}
     async with asyncio.timeout(60):
         async for letter in mq.topic(f"{topic}.dlq").read():
