@@ -17,10 +17,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
-from alpacamq.client.errors import Refused, Unreachable
+from alpacamq.client.errors import ClientError, Refused, Unreachable
 from alpacamq.client.url import Target, authorization
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
 
 from .cluster import Backoff
@@ -70,7 +69,7 @@ def _kafka_code(details: Sequence[Any] | None) -> int:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def failure_of(error: BaseException, about: str) -> AlpacaError:
+def failure_of(error: BaseException, about: str) -> ClientError:
     """Return the error of this client for one of grpclib."""
     if isinstance(error, GRPCError):
         if error.status is Status.UNAVAILABLE and not error.details:

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, assert_never
 from grpclib.client import Stream
 from grpclib.const import Status
 
-from alpacamq.client.errors import Closed, Unreachable
+from alpacamq.client.errors import ClientError, Closed, Unreachable
 from alpacamq.client.messages import Codecs, Message
 from alpacamq.client.outcomes import (
     AlreadySettled,
@@ -28,7 +28,6 @@ from alpacamq.client.outcomes import (
     SettlementUnknown,
     duration_ms,
 )
-from alpacamq.model.errors import AlpacaError
 from alpacamq.v1 import messages_pb2, queue_pb2
 from alpacamq.v1.queue_grpc import QueueStub
 
@@ -412,7 +411,7 @@ class Receiver(Generic[T]):
         self._ready: deque[Job[T]] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._opened = asyncio.Event()
-        self._failure: AlpacaError | None = None
+        self._failure: ClientError | None = None
         self._stream: _WorkStream | None = None
         # Whether the broker has answered on the stream that is or was open.
         self._has_heard = False
@@ -538,6 +537,8 @@ class Receiver(Generic[T]):
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()  # a bug of ours, if it raises
 
     async def _run(self) -> None:
         """Keep a stream open until the receiver is closed or the broker refuses it."""
@@ -560,14 +561,21 @@ class Receiver(Generic[T]):
                     if self._has_heard:
                         backoff.reset()
                     log.info("%s: connecting again: %s", self._name, failure)
+                except ClientError as error:  # of the schema registry
+                    if not error.retriable:
+                        self._failure = error
+                        return
+                    log.info("%s: connecting again: %s", self._name, error)
                 finally:
                     self._cut()
                 try:
                     async with asyncio.timeout(backoff.next_s()):
                         await self._closing.wait()
                 except TimeoutError:
-                    continue
+                    await self._session.refresh_nodes()
         finally:
+            if self._failure is None:
+                self._failure = Closed(f"{self._name}: the receiver has ended")
             self._opened.set()
             self._wake(len(self._waiters))
 

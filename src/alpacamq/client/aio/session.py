@@ -5,12 +5,12 @@ Everything is opened on first use and closed with the session, in reverse order.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from alpacamq.client.codecs import Codec, Schemas
-from alpacamq.client.errors import Closed
+from alpacamq.client.errors import ClientError, Closed
 from alpacamq.client.messages import Codecs, Message
 from alpacamq.client.url import Target
 from alpacamq.model.address import Address
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .endpoints import Endpoints
     from .grpc import Nodes
 
+# How long a look for other nodes may take.
+REFRESH_S = 2.0
 # Transactional producers that are kept; each has state at the broker.
 MAX_TRANSACTIONAL = 100
 
@@ -117,6 +119,20 @@ class Session:
             self._endpoints = await discover(self.nodes, self.timeout_s)
             self.nodes.learn(self._endpoints.grpc)
         return self._endpoints
+
+    async def refresh_nodes(self) -> None:
+        """Ask for the nodes again, if one answers: after a failure there may be others.
+
+        Not if the addresses of the Kafka API were given: then those that the cluster names are not reached.
+        """
+        if self._kafka:
+            return
+        from .endpoints import discover
+
+        with suppress(ClientError):
+            found = await discover(self.nodes, REFRESH_S)
+            self._endpoints = found
+            self.nodes.learn(found.grpc)
 
     async def cluster(self) -> Cluster:
         """Return the client of the log."""

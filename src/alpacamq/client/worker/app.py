@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from alpacamq.client.aio.client import Client, codecs_of, connect
 from alpacamq.client.codecs import Codec
+from alpacamq.client.errors import ClientError
 from alpacamq.client.outcomes import Duration, duration_ms
 from alpacamq.client.url import Token
 
@@ -161,9 +162,12 @@ class Worker:
                     for task in self.tasks
                 ]
                 log.info("worker started: %s", ", ".join(self._tasks))
-                async with asyncio.TaskGroup() as group:
-                    for runner in runners:
-                        group.create_task(runner.run(stopping))
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        for runner in runners:
+                            group.create_task(runner.run(stopping))
+                except* ClientError as failed:
+                    raise _first_of(failed) from None
                 log.info("worker stopped")
         finally:
             self._stopping = self._loop = None
@@ -184,3 +188,11 @@ class Worker:
             for each in asyncio.all_tasks():
                 each.cancel()
         self._stopping.set()
+
+
+def _first_of(group: BaseExceptionGroup[ClientError]) -> ClientError:
+    """Return the first error of a group: that of one task ended the others."""
+    error: ClientError | BaseExceptionGroup[ClientError] = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

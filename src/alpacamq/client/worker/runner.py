@@ -90,6 +90,8 @@ class TaskRunner:
     async def run(self, stopping: asyncio.Event) -> None:
         """Process messages until `stopping`; then let functions end within the grace."""
         task = self._task
+        # Creates the topic if the broker allows that: a worker may start before the first message is sent.
+        await (await self._client.cluster()).topic(task.topic)
         queue_ = self._client.topic_with(task.topic, task.codecs).queue(task.group)
         if task.retries is not None:
             await self._limit_deliveries(task.retries + 1)
