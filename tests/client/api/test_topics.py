@@ -13,6 +13,7 @@ import pytest
 import alpacamq
 from alpacamq import aio
 from tests.brokers import Broker
+from tests.certificates import Authority, tls_section
 from tests.conftest import NewBroker
 from tests.integration.nodes import Nodes
 
@@ -208,9 +209,10 @@ async def test_users_passwords_and_api_keys(new_broker: NewBroker, tmp_path: Pat
     )
     broker.start()
     address = broker.grpc_address
-    with pytest.raises(alpacamq.ClientError):
-        async with aio.connect(f"alpaca://admin:wrong@{address}", timeout="5s") as mq:
-            await mq.topic(topic).send(b"")
+    with pytest.raises(alpacamq.LoginRefused) as refused:
+        async with aio.connect(f"alpaca://admin:wrong@{address}"):
+            pass
+    assert not refused.value.retriable
     async with aio.connect(f"alpaca://admin:secret@{address}") as mq:
         await mq.topic(topic).send(b"by password")
     async with httpx.AsyncClient(base_url=f"http://{broker.http_address}", auth=("admin", "secret")) as http:
@@ -221,3 +223,21 @@ async def test_users_passwords_and_api_keys(new_broker: NewBroker, tmp_path: Pat
         assert await values(messages.read(until="latest")) == [b"by password"]
         async with messages.queue("workers").receive() as jobs:
             assert (await asyncio.wait_for(jobs.next(), 30)).value == b"by password"
+
+
+async def test_tls_with_a_client_certificate(new_broker: NewBroker, tmp_path: Path, topic: str) -> None:
+    authority = Authority(tmp_path / "certificates")
+    server, client = authority.server(), authority.client()
+    listener = "tls = true\nclient_certificates = 'required'\n"
+    broker = new_broker(config=f"{tls_section(authority, server)}[grpc]\n{listener}[kafka]\n{listener}")
+    broker.start()
+    url = f"alpacas://{broker.grpc_address}"
+    with pytest.raises(alpacamq.ClientError):
+        async with aio.connect(url, timeout="2s"):
+            pass  # the authority is not known
+    files = {"certificate": str(client.certificate), "key": str(client.key)}
+    async with aio.connect(url, ca=str(authority.ca), **files) as mq:
+        await mq.topic(topic).send(b"encrypted")
+        async with mq.topic(topic).queue("workers").receive() as jobs:
+            job = await asyncio.wait_for(jobs.next(), 30)
+            assert job.value == b"encrypted"

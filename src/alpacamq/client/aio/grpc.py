@@ -17,7 +17,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
-from alpacamq.client.errors import ClientError, Refused, Unreachable
+from alpacamq.client.errors import ClientError, LoginRefused, Refused, Unreachable, refusal
 from alpacamq.client.url import Target, authorization
 from alpacamq.model.address import Address
 from alpacamq.protocol.error_codes import ErrorCode
@@ -74,7 +74,10 @@ def failure_of(error: BaseException, about: str) -> ClientError:
     if isinstance(error, GRPCError):
         if error.status is Status.UNAVAILABLE and not error.details:
             return Unreachable(f"{about}: {error.message or 'the broker is not available'}")
-        return GrpcRefused(about, error)
+        if error.status is Status.UNAUTHENTICATED:
+            return LoginRefused(about, ErrorCode.SASL_AUTHENTICATION_FAILED, error.message)
+        named = refusal(about, _kafka_code(error.details), error.message)
+        return GrpcRefused(about, error) if type(named) is Refused else named
     return Unreachable(f"{about}: the connection failed: {error or type(error).__name__}")
 
 
