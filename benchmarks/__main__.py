@@ -16,6 +16,7 @@ from .session import ROOM, Session, session
 BENCHMARKS = (
     "produce_throughput",
     "fetch_throughput",
+    "client_log",
     "publish_latency",
     "cluster_produce",
     "end_to_end_latency",
@@ -42,6 +43,7 @@ BENCHMARKS = (
     "schema_registry",
     "queue_engine",
     "queue_throughput",
+    "client_queue",
     "grpc_log",
     "delays",
     "spark_read",

@@ -1,7 +1,8 @@
 """Polls for a condition with a deadline; the only place where a test sleeps."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,3 +20,16 @@ def eventually(probe: Callable[[], T], *, within_s: float = 20, what: str = "") 
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or probe} did not become true within {within_s} s; last: {answer!r}")
         time.sleep(PAUSE_S)
+
+
+async def soon(probe: Callable[[], T | Awaitable[T]], *, within_s: float = 60, what: str = "") -> T:
+    """Return the first truthy result of `probe`, while other tasks run; or fail with its last one."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = probe()
+        answer: T = await found if isinstance(found, Awaitable) else found
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or probe} did not become true within {within_s} s; last: {answer!r}")
+        await asyncio.sleep(PAUSE_S)

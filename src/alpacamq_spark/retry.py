@@ -23,7 +23,7 @@ def retry(request: Callable[[], T], timeout_s: float = RETRY_TIMEOUT_S) -> T:
         try:
             return request()
         except (Unreachable, Refused) as error:
-            if isinstance(error, Refused) and not error.is_transient:
+            if isinstance(error, Refused) and not error.retriable:
                 raise
             if time.monotonic() + pause_s > deadline:
                 raise

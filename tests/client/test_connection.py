@@ -5,8 +5,9 @@ from struct import pack
 import pytest
 
 from alpacamq.client.errors import Refused, Unreachable, only
+from alpacamq.client.framing import MAX_RESPONSE_BYTES
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.connection import MAX_RESPONSE_BYTES, Connection
+from alpacamq.client.kafka.connection import Connection
 from alpacamq.client.kafka.offsets import Extent, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address
@@ -113,7 +114,7 @@ def test_errors_carry_the_name_kafka_gives_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_transient"),
+    ("code", "is_retriable"),
     [
         (ErrorCode.NOT_COORDINATOR, True),
         (ErrorCode.OFFSET_NOT_AVAILABLE, True),
@@ -124,8 +125,8 @@ def test_errors_carry_the_name_kafka_gives_them() -> None:
         (ErrorCode.NON_EMPTY_GROUP, False),
     ],
 )
-def test_errors_that_pass_while_brokers_of_a_cluster_fail(code: ErrorCode, is_transient: bool) -> None:
-    assert Refused("x", code).is_transient is is_transient
+def test_errors_that_pass_while_brokers_of_a_cluster_fail(code: ErrorCode, is_retriable: bool) -> None:
+    assert Refused("x", code).retriable is is_retriable
 
 
 def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again() -> None:

@@ -18,7 +18,15 @@ from alpacamq.model.batch import (
 )
 from alpacamq.model.compression import TooMuchData
 from alpacamq.model.errors import CorruptBatch
-from alpacamq.model.records import Header, Record, read_changes, read_records, write_batch
+from alpacamq.model.records import (
+    Header,
+    Record,
+    read_changes,
+    read_records,
+    read_timed_contents,
+    write_batch,
+    write_new_batch,
+)
 
 from .strategies import CODECS, record_lists
 
@@ -36,6 +44,40 @@ def test_records_come_back_as_they_were(records: list[Record], codec: Codec) -> 
     assert header.base_timestamp == records[0].timestamp_ms
     assert header.max_timestamp == max(record.timestamp_ms for record in records)
     assert header.size == len(batch)
+
+
+@given(record_lists(), CODECS)
+def test_a_batch_of_a_producer_is_what_the_general_encoder_writes(
+    records: list[Record], codec: Codec
+) -> None:
+    numbered = [record._replace(offset=place) for place, record in enumerate(records)]
+    new = [(record.key, record.value, record.headers, record.timestamp_ms) for record in records]
+    numbers = {"producer_id": 2**40, "producer_epoch": 3, "base_sequence": 17}
+    batch = write_new_batch(new, codec=codec, attributes=TRANSACTIONAL, **numbers)
+    assert batch == write_batch(numbered, leader_epoch=-1, codec=codec, attributes=TRANSACTIONAL, **numbers)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1015, 1024, 8191, 8192, 100_000])
+def test_records_of_every_size_of_a_length_are_encoded(size: int) -> None:
+    records = [Record(place, 5 * place, b"k" * size, b"v" * size, ()) for place in range(3)]
+    new = [(record.key, record.value, (), record.timestamp_ms) for record in records]
+    assert write_new_batch(new) == write_batch(records, leader_epoch=-1)
+
+
+def test_batches_of_more_records_than_small_numbers_are_encoded() -> None:
+    records = [Record(place, 1000 - place, None, b"v", ()) for place in range(3000)]
+    new = [(record.key, record.value, (), record.timestamp_ms) for record in records]
+    assert write_new_batch(new) == write_batch(records, leader_epoch=-1)
+
+
+@given(record_lists(), CODECS)
+def test_timed_contents_are_those_of_the_records(records: list[Record], codec: Codec) -> None:
+    base, first = records[0].offset, records[0].timestamp_ms
+    found = [
+        Record(base + delta, first + age, key, value, headers)
+        for delta, key, value, headers, age in read_timed_contents(write_batch(records, codec=codec))
+    ]
+    assert found == records
 
 
 @given(record_lists(), CODECS, st.integers(0, 2**62))

@@ -4,7 +4,7 @@ For cold paths only (compaction, search by timestamp, checks of compacted topics
 producing and fetching handle whole batches.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .batch import (
@@ -51,6 +51,10 @@ class Record(NamedTuple):
 
 # Offset from the base offset of a batch, key, value and headers of a record.
 Content = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+# … and the timestamp from the base timestamp of the batch.
+TimedContent = tuple[int, bytes | None, bytes | None, tuple[Header, ...], int]
+# Key, value, headers and timestamp of a record that is to be written.
+NewRecord = tuple[bytes | None, bytes | None, Sequence[Header], int]
 
 
 def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Record]:
@@ -66,7 +70,7 @@ def read_changes(
     first = from_offset - header.base_offset
     return [
         (key, value)
-        for delta, key, value, _ in _each_content(header, body)
+        for delta, key, value, _, _ in _each_content(header, body)
         if key is not None and delta >= first
     ]
 
@@ -76,10 +80,18 @@ def read_contents(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[
 
     Faster than `read_records`, for records without headers above all.
     """
-    return _each_content(*_unpacked(batch, limit))
+    return (
+        (delta, key, value, headers)
+        for delta, key, value, headers, _ in _each_content(*_unpacked(batch, limit))
+    )
 
 
-def _each_content(header: BatchHeader, body: bytes) -> Iterator[Content]:
+def read_timed_contents(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[TimedContent]:
+    """As `read_contents`, with timestamps; decompressed at the first record. Raises CorruptBatch."""
+    yield from _each_content(*_unpacked(batch, limit))
+
+
+def _each_content(header: BatchHeader, body: bytes) -> Iterator[TimedContent]:
     # For millions of records at a time: numbers of one or two bytes are read in place, and most records have
     # no headers. A number is twice the length or offset; an odd one stands for a negative.
     last = header.last_offset - header.base_offset
@@ -98,10 +110,14 @@ def _each_content(header: BatchHeader, body: bytes) -> Iterator[Content]:
                 number, at = _read_zigzag(body, at)
             end = at + (number >> 1 ^ -(number & 1))
             at += 1  # attributes, unused
-            if body[at] < 0x80:  # the timestamp
+            if (number := body[at]) < 0x80:
                 at += 1
+            elif (high := body[at + 1]) < 0x80:
+                number += (high - 1) << 7
+                at += 2
             else:
-                at = at + 2 if body[at + 1] < 0x80 else read_varint(body, at)[1]
+                number, at = _read_zigzag(body, at)
+            timestamp = number >> 1 ^ -(number & 1)
             if (number := body[at]) < 0x80:
                 at += 1
             elif (high := body[at + 1]) < 0x80:
@@ -140,10 +156,11 @@ def _each_content(header: BatchHeader, body: bytes) -> Iterator[Content]:
                 record, end = read_record(body, begin, header, None)
                 _, _, key, value, headers = record
                 delta = record.offset - header.base_offset
+                timestamp = record.timestamp_ms - header.base_timestamp
                 _check_order(header, record.offset, header.base_offset + previous)
             previous = delta
             at = end
-            yield delta, key, value, headers
+            yield delta, key, value, headers, timestamp
     except (IndexError, UnicodeDecodeError) as error:
         raise _unreadable(header, at, error) from error
     _check_end(header, at, size)
@@ -247,24 +264,88 @@ def write_batch(
 
 
 def frame_records(
-    body: bytes,
+    body: bytes | bytearray,
     count: int,
-    timestamp_ms: int,
+    timestamps_ms: tuple[int, int],
     *,
+    attributes: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Build a batch of encoded records, which have the offsets from 0 on and the same timestamp."""
+    """Build a batch of encoded records with offsets from 0 on; `timestamps_ms` are the base and the highest."""
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body
     HEADER.pack_into(
         batch, 0,
-        0, len(batch) - FRAME_BYTES, 0, MAGIC, 0, Codec.NONE, count - 1, timestamp_ms, timestamp_ms,
+        0, len(batch) - FRAME_BYTES, -1, MAGIC, 0, attributes, count - 1, *timestamps_ms,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
     return batch
+
+
+def write_new_batch(
+    records: Sequence[NewRecord],
+    *,
+    codec: Codec = Codec.NONE,
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """Build the batch of a producer; its records have offsets from 0 on. Faster than `write_batch`."""
+    base_timestamp = records[0][3]
+    body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
+    if codec is not Codec.NONE:
+        body = compress(codec, body)
+    return frame_records(
+        body,
+        len(records),
+        (base_timestamp, max(record[3] for record in records)),
+        attributes=(attributes & ~COMPRESSION_MASK) | codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def _encoded(records: Sequence[NewRecord], base_timestamp: int) -> list[bytes]:
+    """Return the parts of encoded records. Most of them have small numbers and no headers."""
+    parts: list[bytes] = []
+    varints, small = _VARINTS, len(_VARINTS)
+    for index, (key, value, headers, timestamp) in enumerate(records):
+        delta = timestamp - base_timestamp
+        age = varints[delta] if 0 <= delta < small else _varint(delta)
+        place = varints[index] if index < small else _varint(index)
+        count = b"\0" if not headers else _encoded_headers(headers)
+        if value is None:
+            value_bytes, value = b"\1", b""
+        else:
+            value_bytes = varints[length] if (length := len(value)) < small else _varint(length)
+        size = 1 + len(age) + len(place) + len(value_bytes) + len(value) + len(count)
+        if key is None:
+            size += 1
+            parts += (
+                varints[size] if size < small else _varint(size),
+                b"\0", age, place, b"\1", value_bytes, value, count,
+            )  # fmt: skip
+        else:
+            key_bytes = varints[length] if (length := len(key)) < small else _varint(length)
+            size += len(key_bytes) + len(key)
+            parts += (
+                varints[size] if size < small else _varint(size),
+                b"\0", age, place, key_bytes, key, value_bytes, value, count,
+            )  # fmt: skip
+    return parts
+
+
+def _encoded_headers(headers: Sequence[Header]) -> bytes:
+    out = bytearray(_varint(len(headers)))
+    for name, value in headers:
+        _write_bytes(out, name.encode())
+        _write_bytes(out, value)
+    return bytes(out)
 
 
 def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
@@ -349,6 +430,16 @@ def _write_varint(out: bytearray, value: int) -> None:
         out.append((rest & 0x7F) | 0x80)
         rest >>= 7
     out.append(rest)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    _write_varint(out, value)
+    return bytes(out)
+
+
+# Of the numbers that most records have.
+_VARINTS = tuple(_varint(value) for value in range(1024))
 
 
 def _read_bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:

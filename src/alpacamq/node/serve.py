@@ -218,8 +218,7 @@ def open_apis(
         yield open_api(ListenerApi.REGISTRY, config.registry, registry_hosts, serve_registry)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundGrpc:
+class BoundGrpc(msgspec.Struct, frozen=True, kw_only=True):
     """The gRPC API with a bound address. Its clients wait until the broker has recovered."""
 
     listener: GrpcListener

@@ -30,7 +30,7 @@ from alpacamq.protocol.messages.sasl import (
     SaslHandshakeResponse,
 )
 from alpacamq.protocol.schema import decode, encode
-from alpacamq.security import oauth
+from alpacamq.security import api_keys, oauth
 from alpacamq.security.api_keys import masked
 from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH, Principal, user
 from alpacamq.security.scram import NONCE_BYTES, Mechanism, ServerExchange
@@ -107,6 +107,15 @@ class SaslRequests:
         self._mechanisms = enabled_mechanisms(has_provider=access.tokens is not None)
         self._sessions: dict[Connection, Session] = {}
         self._connections: set[Connection] = set()
+        access.subscribe(self._close_without_key)
+
+    def _close_without_key(self) -> None:
+        """Close the connections of clients whose API key was deleted, or ends at another time by now."""
+        known = self._access.api_keys()
+        for connection in list(self._connections):
+            key = connection.caller.key
+            if key is not None and known.get(key.id) != key:
+                connection.close("the API key was changed or deleted")
 
     def opened(self, connection: Connection) -> None:
         """Let a client that must authenticate do nothing else first. Some have, by a certificate."""
@@ -268,7 +277,7 @@ class SaslRequests:
             failed = ErrorCode.SASL_AUTHENTICATION_FAILED
             response = SaslAuthenticateResponse(error_code=failed, error_message=str(error))
             return _Reply(response, str(error))
-        self._access.audit_login(caller.principal.name, caller.host, session.mechanism)
+        self._access.audit_login(caller.principal.name, caller.host, session.mechanism, key=caller.key_id)
         session.phase = Phase.HANDSHAKE
         session.exchange = None
         session.principal = caller.principal
@@ -280,9 +289,12 @@ class SaslRequests:
 
     def _lifetime_of(self, caller: Caller) -> int:
         """Return how long a client is served before it has to authenticate again; 0 if it need not."""
-        if caller.remaining_ms is None:
+        remaining_ms = caller.remaining_ms
+        if caller.key is not None:
+            remaining_ms = self._access.remaining_ms(caller.key.expires_ms)
+        if remaining_ms is None:
             return self._lifetime_ms
-        remaining_ms = max(caller.remaining_ms, MIN_SESSION_MS)
+        remaining_ms = max(remaining_ms, MIN_SESSION_MS)
         return min(remaining_ms, self._lifetime_ms) if self._lifetime_ms else remaining_ms
 
     def _check_admitted(self, connection: Connection, caller: Caller) -> None:
@@ -305,6 +317,9 @@ class SaslRequests:
         if acts_for not in ("", session.name):
             self._access.failed(connection.peer_host)
             raise AuthenticationFailed("acting for another user is not supported")
+        presented = api_keys.parse(password)
+        if presented is not None and presented.id == session.name:
+            return self._access.by_key(password, connection.peer_host)
         return await self._access.log_in(session.name, password, connection.peer_host)
 
     async def _by_token(self, connection: Connection, session: Session, message: bytes) -> Caller:

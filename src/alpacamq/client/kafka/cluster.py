@@ -64,7 +64,7 @@ def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
             try:
                 return call(*arguments, **named)
             except Refused as refused:
-                if not refused.is_transient or time.monotonic() > deadline:
+                if not refused.retriable or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE_S)
 

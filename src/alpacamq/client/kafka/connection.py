@@ -4,84 +4,52 @@ Requests are sent one at a time. After any error the connection is closed and no
 response could be mistaken for the response to another request.
 """
 
-import secrets
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
-from struct import Struct
 from typing import TypeVar
 
 from alpacamq import __version__
 from alpacamq.client.connect import Tls, connect
-from alpacamq.client.errors import Refused, Unreachable, check
+from alpacamq.client.errors import Unreachable, check
+from alpacamq.client.framing import (
+    API_OF,
+    API_VERSIONS_VERSION,
+    CLIENT_ID,
+    SIZE_BYTES,
+    common_version,
+    read_versions,
+    request_frame,
+    response_body,
+    response_size,
+)
+
+# Re-exported for those who connect.
+from alpacamq.client.login import DEFAULT_MECHANISM as DEFAULT_MECHANISM
+from alpacamq.client.login import MECHANISMS as MECHANISMS
+from alpacamq.client.login import Login as Login
+from alpacamq.client.login import login_messages
 from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS, Api, ApiKey
-from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
-from alpacamq.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
-from alpacamq.protocol.messages.committed_offsets import OffsetCommitRequest, OffsetFetchRequest
-from alpacamq.protocol.messages.fetch import FetchRequest
-from alpacamq.protocol.messages.groups import FindCoordinatorRequest
-from alpacamq.protocol.messages.produce import ProduceRequest
+from alpacamq.protocol.messages.cluster import ApiVersionsRequest
 from alpacamq.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from alpacamq.protocol.messages.topics import DeleteTopicsRequest
-from alpacamq.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
-from alpacamq.security.scram import NONCE_BYTES, ClientExchange, Mechanism
 
 R = TypeVar("R", bound=Message)
 
-CLIENT_ID = "alpacamq"
 # From the name lookup to the ApiVersions response.
 CONNECT_S = 4.0
 REQUEST_S = 30.0
-MAX_RESPONSE_BYTES = 256 << 20
-_HANDSHAKE_VERSION = 3
 # Share of a session after which the client authenticates again.
 _RENEWED_AFTER = 0.8
 _NAMED_BY = "--broker HOST:PORT, ALPACACTL_BROKER or a context (`alpacactl config`)"
-
-# Versions narrower than those we can read and write: in later ones topics go by id instead of name, and
-# every transaction ends with a new epoch, which a client that ends it for another could not pass on;
-# earlier ones have another form, which only old brokers need.
-_VERSIONS: Mapping[type[Message], tuple[int, int]] = {
-    ProduceRequest: (3, 12),
-    FetchRequest: (4, 12),
-    OffsetCommitRequest: (2, 9),
-    OffsetFetchRequest: (8, 9),
-    FindCoordinatorRequest: (4, 6),
-    DeleteTopicsRequest: (6, 6),
-    AddPartitionsToTxnRequest: (0, 3),
-    EndTxnRequest: (0, 4),
-    # After version 0, messages have no header.
-    SaslHandshakeRequest: (1, 1),
-}
-_APIS: Mapping[type[Message], Api] = {api.request: api for api in APIS.values()}
-_REQUEST_START = Struct(">hhih")
-_INT32 = Struct(">i")
-_INT16 = Struct(">h")
-
-
-PLAIN = "PLAIN"
-MECHANISMS = (*map(str, Mechanism), PLAIN)
-DEFAULT_MECHANISM = str(Mechanism.SHA_256)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """A user and its password."""
-
-    user: str
-    password: str = field(repr=False)
-    mechanism: str = DEFAULT_MECHANISM
 
 
 class Connection:
@@ -128,7 +96,7 @@ class Connection:
         """Send a request without a response: a Produce with acks=0."""
         self._deadline = time.monotonic() + timeout_s
         self._log_in_again()
-        api = _APIS[type(request)]
+        api = API_OF[type(request)]
         version = self._version(api)
         try:
             self._send(api, version, encode(request, version))
@@ -137,7 +105,7 @@ class Connection:
             raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
 
     def _ask(self, request: Message, answer: type[R]) -> R:
-        api = _APIS[type(request)]
+        api = API_OF[type(request)]
         assert api.response is answer
         version = self._version(api)
         return decode(answer, version, self._exchange(api, version, encode(request, version)))
@@ -156,14 +124,14 @@ class Connection:
         agreed = self._ask(SaslHandshakeRequest(mechanism=login.mechanism), SaslHandshakeResponse)
         offer = ", ".join(agreed.mechanisms)
         check(about, agreed.error_code, offer and f"{login.mechanism} is not one of {offer}")
-        if login.mechanism == PLAIN:
-            last = self._send_token(about, f"\0{login.user}\0{login.password}".encode())
-        else:
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            exchange = ClientExchange(Mechanism(login.mechanism), login.user, login.password, nonce)
-            first = self._send_token(about, exchange.first)
-            last = self._send_token(about, exchange.final(first.auth_bytes))
-            exchange.verify(last.auth_bytes)
+        messages = login_messages(login)
+        token: bytes | None = next(messages)
+        while token is not None:
+            last = self._send_token(about, token)
+            try:
+                token = messages.send(last.auth_bytes)
+            except StopIteration:
+                token = None
         lifetime_ms = last.session_lifetime_ms
         self._login_again_at = (
             time.monotonic() + _RENEWED_AFTER * lifetime_ms / 1000 if lifetime_ms > 0 else inf
@@ -175,29 +143,16 @@ class Connection:
         return answer
 
     def _version(self, api: Api) -> int:
-        lowest, highest = _VERSIONS.get(api.request, (api.min_version, api.max_version))
-        theirs = self._spoken.get(api.key)
-        if theirs is None or min(highest, theirs[1]) < max(lowest, theirs[0]):
-            offer = "offers none" if theirs is None else f"offers versions {theirs[0]} to {theirs[1]}"
-            raise Refused(
-                f"{api.name} at {self.address}",
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"this client needs version {lowest} to {highest}, the broker {offer}",
-            )
-        return min(highest, theirs[1])
+        return common_version(api, self._spoken.get(api.key), self.address)
 
     def _handshake(self) -> dict[int, tuple[int, int]]:
         api = APIS[ApiKey.API_VERSIONS]
         request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
-        version = _HANDSHAKE_VERSION
-        body = self._exchange(api, version, encode(request, version))
-        if len(body) >= _INT16.size and _INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
-            # A broker that does not support this version responds in version 0.
-            version = 0
+        for version in (API_VERSIONS_VERSION, 0):
             body = self._exchange(api, version, encode(request, version))
-        answer = decode(ApiVersionsResponse, version, body)
-        check(f"talking to {self.address}", answer.error_code)
-        return {spoken.api_key: (spoken.min_version, spoken.max_version) for spoken in answer.api_keys}
+            if (spoken := read_versions(self.address, body, version)) is not None:
+                return spoken
+        raise ProtocolError(f"{self.address} does not answer ApiVersions in any version")
 
     def _exchange(self, api: Api, version: int, body: bytes) -> memoryview:
         """Send one request and return the body of its response."""
@@ -230,32 +185,12 @@ class Connection:
 
     def _send(self, api: Api, version: int, body: bytes) -> None:
         self._correlation_id += 1
-        name = CLIENT_ID.encode()
-        head = _REQUEST_START.pack(api.key, version, self._correlation_id, len(name)) + name
-        if version >= api.flexible_from:
-            head += b"\0"
         self._socket.settimeout(self._left_s())
-        self._socket.sendall(_INT32.pack(len(head) + len(body)) + head + body)
+        self._socket.sendall(request_frame(api, version, self._correlation_id, body))
 
     def _receive(self, api: Api, version: int) -> memoryview:
-        size = _INT32.unpack(self._read(_INT32.size))[0]
-        # ApiVersions precedes version negotiation, so its response header is not flexible.
-        tagged = version >= api.flexible_from and api.key != ApiKey.API_VERSIONS
-        header = _INT32.size + tagged
-        if not header <= size <= MAX_RESPONSE_BYTES:
-            raise ProtocolError(
-                f"{self.address} announces an answer of {size} bytes; is it a Kafka listener?"
-            )
-        frame = memoryview(self._read(size))
-        correlation_id = _INT32.unpack_from(frame)[0]
-        if correlation_id != self._correlation_id:
-            raise ProtocolError(
-                f"{self.address} responded with correlation id {correlation_id} to request "
-                f"{self._correlation_id}"
-            )
-        if tagged and frame[_INT32.size]:
-            raise ProtocolError(f"{self.address} sent tagged fields in the header of its {api.name} response")
-        return frame[header:]
+        frame = memoryview(self._read(response_size(self._read(SIZE_BYTES), self.address)))
+        return response_body(frame, api, version, self._correlation_id, self.address)
 
     def _read(self, size: int) -> bytearray:
         data = bytearray()

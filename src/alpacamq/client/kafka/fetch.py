@@ -1,16 +1,16 @@
-"""Fetches record batches: splits and verifies them, and marks aborted ones as invisible."""
+"""Fetches record batches from the leader of one partition."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from alpacamq.client.errors import Refused, check, only
-from alpacamq.model.batch import FRAME, FRAME_BYTES, HEADER_BYTES, BatchHeader, check_batch
-from alpacamq.model.control import CommittedFilter
-from alpacamq.model.errors import CorruptBatch
+
+# Re-exported as part of Fetched.
+from alpacamq.client.fetched import FetchedBatch as FetchedBatch
+from alpacamq.client.fetched import fetched_batches
 from alpacamq.model.ids import TopicPartition
 from alpacamq.protocol.messages.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -22,38 +22,6 @@ from .offsets import Isolation
 
 if TYPE_CHECKING:
     from .connection import Connection
-
-
-class FetchedBatch(NamedTuple):
-    """A complete batch with a valid checksum."""
-
-    header: BatchHeader
-    data: memoryview
-    # False for markers and for batches of aborted transactions.
-    is_visible: bool
-
-
-def fetched_batches(
-    records: memoryview, aborted: Iterable[AbortedTransaction] | None
-) -> Iterator[FetchedBatch]:
-    """Yield the complete batches in order; a fetch may end in the middle of one."""
-    committed = CommittedFilter((each.producer_id, each.first_offset) for each in aborted or ())
-    for batch in _whole_batches(records):
-        header = check_batch(batch)
-        yield FetchedBatch(header, batch, committed.shows(header, batch))
-
-
-def _whole_batches(records: memoryview) -> Iterator[memoryview]:
-    at = 0
-    while len(records) - at >= HEADER_BYTES:
-        _, length = FRAME.unpack_from(records, at)
-        end = at + FRAME_BYTES + length
-        if end < at + HEADER_BYTES:
-            raise CorruptBatch(f"a batch claims {length} bytes")
-        if end > len(records):
-            return
-        yield records[at:end]
-        at = end
 
 
 MAX_BYTES = 8 << 20

@@ -135,7 +135,7 @@ def _describe(cluster: Cluster, kind: str, names: Sequence[str]) -> list[_Descri
         for some in batched(theirs, NAMES_PER_REQUEST):
             found += describe(cluster, coordinator, some)
     for each in found:
-        if each.error_code and (error := Refused(f"group {each.name!r}", each.error_code)).is_transient:
+        if each.error_code and (error := Refused(f"group {each.name!r}", each.error_code)).retriable:
             raise error
     return found
 

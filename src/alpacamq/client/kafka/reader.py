@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from alpacamq.client.errors import check
+from alpacamq.client.fetched import fetched_batches
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records
 from alpacamq.protocol.errors import ProtocolError
@@ -18,7 +19,6 @@ from alpacamq.protocol.messages.fetch import (
 )
 
 from .cluster import Cluster, retry_transient
-from .fetch import fetched_batches
 from .offsets import Isolation
 
 MAX_PARTITION_BYTES = 1 << 20

@@ -1,0 +1,154 @@
+"""Transactions against a real broker: commit, abort, offsets, fencing."""
+
+import asyncio
+
+import pytest
+
+from alpacamq.client.aio.cluster import Cluster, Isolation
+from alpacamq.client.aio.consumer import Consumer
+from alpacamq.client.aio.producer import Producer, ProducerSettings
+from alpacamq.client.aio.reader import FetchSettings, Reader
+from alpacamq.client.aio.transactions import State, TransactionalProducer
+from alpacamq.client.errors import ProducerFenced, RecordRejected, TransactionAborted
+from alpacamq.model.ids import TopicName, TopicPartition
+
+
+async def committed(cluster: Cluster, topic: str) -> list[bytes]:
+    async with Reader(cluster, topic, until="now") as reader:
+        return sorted([record.value or b"" async for record in reader])
+
+
+async def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        async with producer.transaction() as transaction:
+            for number in range(10):
+                await transaction.put(topic, b"%d" % number)
+            await producer.producer.flush()
+            assert await committed(cluster, topic) == []
+        assert transaction.state is State.COMMITTED
+        assert await committed(cluster, topic) == [b"%d" % number for number in range(10)]
+
+
+async def test_an_exception_aborts_and_the_next_transaction_goes_on(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        for word in (b"one", b"two", b"three"):
+            try:
+                async with producer.transaction() as transaction:
+                    delivery = await transaction.put(topic, word)
+                    if word == b"two":
+                        await delivery
+                        await transaction.put(topic, b"not even sent")
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                assert transaction.state is State.ABORTED
+    assert await committed(cluster, topic) == [b"one", b"three"]
+
+
+async def test_an_empty_transaction_can_be_committed_and_aborted(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        async with producer.transaction():
+            pass
+        await producer.transaction().abort()
+        async with producer.transaction() as transaction:
+            await transaction.put(topic, b"tea")
+    assert await committed(cluster, topic) == [b"tea"]
+
+
+async def test_offsets_are_committed_with_the_transaction(cluster: Cluster, topic: str) -> None:
+    source, target = f"{topic}-in", f"{topic}-out"
+    async with Producer(cluster) as writer:
+        for number in range(20):
+            await writer.put(source, b"%02d" % number, partition=0)
+    place = TopicPartition(TopicName(source), 0)
+    async with TransactionalProducer(cluster, topic) as producer:
+        for should_commit in (False, True):
+            async with Consumer(cluster, topic, topics=[source]) as consumer:
+                transaction = producer.transaction()
+                for _ in range(10):
+                    record = await anext(consumer)
+                    await transaction.put(target, record.value)
+                await transaction.send_offsets(consumer)
+                await (transaction.commit() if should_commit else transaction.abort())
+                expected = {place: 10 if should_commit else None}
+                assert await consumer.committed([place]) == expected
+    assert await committed(cluster, target) == [b"%02d" % number for number in range(10)]
+
+
+async def test_a_producer_with_the_same_id_fences_the_earlier_one(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as first:
+        stale = first.transaction()
+        await (await stale.put(topic, b"zombie"))
+        async with TransactionalProducer(cluster, topic) as second:
+            async with second.transaction() as transaction:
+                await transaction.put(topic, b"alive")
+            await stale.put(topic, b"zombie again")
+            with pytest.raises((ProducerFenced, TransactionAborted)) as fenced:
+                await stale.commit()
+            cause = fenced.value.__cause__ or fenced.value
+            assert isinstance(cause, ProducerFenced)
+            assert not cause.retriable
+            with pytest.raises(ProducerFenced):
+                first.transaction()
+    assert await committed(cluster, topic) == [b"alive"]
+
+
+async def test_a_transaction_with_a_rejected_record_cannot_be_committed(cluster: Cluster, topic: str) -> None:
+    settings = ProducerSettings(max_request_bytes=4 << 20)
+    async with TransactionalProducer(cluster, topic, settings=settings) as producer:
+        transaction = producer.transaction()
+        await transaction.put(topic, b"small")
+        large = await transaction.put(topic, bytes(2 << 20))
+        with pytest.raises(RecordRejected):
+            await large
+        with pytest.raises(TransactionAborted):
+            await transaction.put(topic, b"more")
+        await transaction.abort()
+        async with producer.transaction() as following:
+            await following.put(topic, b"next")
+    assert await committed(cluster, topic) == [b"next"]
+
+
+async def test_a_commit_after_a_rejected_record_aborts(cluster: Cluster, topic: str) -> None:
+    settings = ProducerSettings(max_request_bytes=4 << 20)
+    async with TransactionalProducer(cluster, topic, settings=settings) as producer:
+        transaction = producer.transaction()
+        await transaction.put(topic, b"small")
+        await transaction.put(topic, bytes(2 << 20))
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await transaction.commit()
+        assert transaction.state is State.ABORTED
+    assert await committed(cluster, topic) == []
+
+
+async def test_a_cancelled_task_aborts_its_transaction(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        started = asyncio.Event()
+
+        async def work() -> None:
+            async with producer.transaction() as transaction:
+                await (await transaction.put(topic, b"tea"))
+                started.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(work())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with producer.transaction() as transaction:
+            await transaction.put(topic, b"coffee")
+    assert await committed(cluster, topic) == [b"coffee"]
+    settings = FetchSettings(isolation=Isolation.UNCOMMITTED)
+    async with Reader(cluster, topic, until="now", settings=settings) as reader:
+        assert sorted([record.value or b"" async for record in reader]) == [b"coffee", b"tea"]
+
+
+async def test_one_transaction_at_a_time(cluster: Cluster, topic: str) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        async with producer.transaction():
+            with pytest.raises(RuntimeError, match="is open"):
+                producer.transaction()
+        transaction = producer.transaction()
+        await transaction.commit()
+        with pytest.raises(RuntimeError, match="has ended"):
+            await transaction.commit()
