@@ -273,7 +273,7 @@ def frame_records(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Build a batch of encoded records, whose offsets count from 0; given their base and highest timestamp."""
+    """Build a batch of encoded records with offsets from 0 on, and their base and highest timestamp."""
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body
     HEADER.pack_into(
