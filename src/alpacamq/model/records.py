@@ -278,7 +278,7 @@ def frame_records(
     batch[HEADER_BYTES:] = body
     HEADER.pack_into(
         batch, 0,
-        0, len(batch) - FRAME_BYTES, -1, MAGIC, 0, attributes, count - 1, *timestamps_ms,
+        0, len(batch) - FRAME_BYTES, 0, MAGIC, 0, attributes, count - 1, *timestamps_ms,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")

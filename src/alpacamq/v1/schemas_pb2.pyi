@@ -186,16 +186,18 @@ class NewSchema(_message.Message):
     def __init__(self, schema: _Optional[str] = ..., schema_type: _Optional[str] = ..., references: _Optional[_Iterable[_Union[SchemaReference, _Mapping]]] = ..., metadata: _Optional[_Union[SchemaMetadata, _Mapping]] = ..., id: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("subject", "schema", "normalize", "format")
+    __slots__ = ("subject", "schema", "normalize", "format", "force")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     subject: str
     schema: NewSchema
     normalize: bool
     format: str
-    def __init__(self, subject: _Optional[str] = ..., schema: _Optional[_Union[NewSchema, _Mapping]] = ..., normalize: bool = ..., format: _Optional[str] = ...) -> None: ...
+    force: bool
+    def __init__(self, subject: _Optional[str] = ..., schema: _Optional[_Union[NewSchema, _Mapping]] = ..., normalize: bool = ..., format: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class LookUpRequest(_message.Message):
     __slots__ = ("subject", "schema", "normalize", "deleted", "format")
