@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto hostile pythons hooks lock clean
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools hostile pythons hooks lock clean
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -26,6 +26,10 @@ test: lint ## Check style and types, then run the tests
 clients: ## Install the JavaScript and Go clients that tests/compat uses if they are there
 	@scripts/setup dev
 	@$(BIN)/python -m tests.compat.schema_clients.programs
+
+# Tests of the gRPC API by it are skipped without it. Needs Go.
+grpctools: ## Install grpcurl for tests/compat
+	@GOBIN=$(CURDIR)/.venv/gotools go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3
 
 # Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
 UNIT := tests/model tests/protocol tests/consensus tests/replication tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \

@@ -60,7 +60,6 @@ class _Http2(h2.connection.H2Connection):  # type: ignore[misc]
 _CONFIG = h2.config.H2Configuration(
     client_side=False,
     header_encoding="latin-1",
-    validate_inbound_headers=False,
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
 )
