@@ -43,6 +43,8 @@ BENCHMARKS = (
     "schema_registry",
     "queue_engine",
     "queue_throughput",
+    "client_queue",
+    "grpc_log",
     "delays",
     "spark_read",
     "spark_latency",

@@ -98,7 +98,7 @@ class AlpacaCluster:
             command = [sys.executable, "-m", "alpacamq.node.main", "serve", "--node-id", str(number)]
             command += ["--data-dir", str(directory / f"node-{number}"), "--kafka", client]
             command += ["--http", http[number - 1], "--sqs", "127.0.0.1:0"]
-            command += ["--registry", "127.0.0.1:0"]
+            command += ["--registry", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
             command += ["--cluster", peer, "--cluster-nodes", listed]
             environment = {**os.environ, **self._settings, "ALPACAMQ_CLUSTER_RACK": f"rack-{number}"}
             with (directory / f"node-{number}.log").open("ab") as log:

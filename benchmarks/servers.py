@@ -96,9 +96,10 @@ class AlpacaMQ:
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "alpacamq.node.main"]
-        # Earlier versions have no schema registry.
-        has_registry = (Path(self._settings["PYTHONPATH"]) / "alpacamq" / "api" / "registry").is_dir()
-        apis = ("kafka", "http", "sqs", *(("registry",) if has_registry else ()))
+        # Earlier versions have no schema registry, or no gRPC API.
+        packages = Path(self._settings["PYTHONPATH"]) / "alpacamq" / "api"
+        newer = [api for api in ("registry", "grpc") if (packages / api).is_dir()]
+        apis = ("kafka", "http", "sqs", *newer)
         options = [f"--{api}=127.0.0.1:0" for api in apis]
         with (directory / "server.log").open("ab") as log:
             began_at = time.monotonic()

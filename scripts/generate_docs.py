@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from grpc_reference import grpc_reference
 from http_reference import http_reference
 
+from alpacamq.api.grpc import rights as grpc_rights
 from alpacamq.api.kafka.rights import rights_page
 from alpacamq.api.registry import app as registry
 from alpacamq.api.rest import rights as http_rights
@@ -99,6 +101,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "broker-settings": broker_settings_page,
     "decisions": decisions_page,
+    "grpc-rights": grpc_rights.rights_page,
     "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
     "kafka-rights": rights_page,
@@ -112,7 +115,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "sqs-rights": sqs_rights.rights_page,
     "topic-settings": topic_settings_page,
 }
-PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "reference" / "http.md": http_reference}
+PAGES: Mapping[Path, Callable[[], str]] = {
+    DOCS / "reference" / "grpc.md": grpc_reference,
+    DOCS / "reference" / "http.md": http_reference,
+}
 
 
 def current(page: Path) -> str:

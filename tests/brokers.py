@@ -23,6 +23,7 @@ KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")
 SQS = re.compile(r"sqs\s+(\S+:\d+)")
 REGISTRY = re.compile(r"registry\s+(\S+:\d+)")
+GRPC = re.compile(r"grpc\s+(\S+:\d+)")
 # For brokers that several tests share: retention does not delete old messages meanwhile.
 KEPT = "[log]\nretention_check_ms = 3600000\n"
 # The last line it prints once it accepts connections.
@@ -94,6 +95,7 @@ class Broker:
         http: str = ANY_PORT,
         sqs: str = ANY_PORT,
         registry: str = ANY_PORT,
+        grpc: str = ANY_PORT,
         environment: Mapping[str, str] | None = None,
         open_files_limit: int | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class Broker:
         self.http_address = http
         self.sqs_address = sqs
         self.registry_address = registry
+        self.grpc_address = grpc
         self.config = config
         self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,7 +165,7 @@ class Broker:
         command = [sys.executable, "-m", "alpacamq.node.main", "serve"]
         command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka]
         command += ["--http", self.http_address, "--sqs", self.sqs_address]
-        command += ["--registry", self.registry_address]
+        command += ["--registry", self.registry_address, "--grpc", self.grpc_address]
         if self.config:
             file = self.data_dir.with_name(self.data_dir.name + ".toml")
             file.write_text(self.config)
@@ -198,6 +201,7 @@ class Broker:
             self.http_address = self._printed(HTTP, self.http_address)
             self.sqs_address = self._printed(SQS, self.sqs_address)
             self.registry_address = self._printed(REGISTRY, self.registry_address)
+            self.grpc_address = self._printed(GRPC, self.grpc_address)
         except AssertionError as missing:
             self.kill()
             raise AssertionError(f"{missing}\nstderr:\n{self.errors.text()}") from None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import settings
 
 from alpacamq.model.topics import MAX_NAME_LENGTH
@@ -29,8 +28,6 @@ os.environ.pop("COLUMNS", None)
 # Without byte code, most of the time of a process that a test starts would go into compiling the sources.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# A broker in a thread of the tests must not write into the output of a command.
-structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 NewBroker = Callable[..., Broker]
 
@@ -58,6 +55,13 @@ class _FailuresAtOnce:
         if report.failed:
             self._terminal.ensure_newline()
             self._terminal.write_line(f"failed: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return more workers than processors: half of the time, tests wait for timeouts and processes."""
+    processors = os.cpu_count() or 1
+    return processors + 2
 
 
 @pytest.hookimpl(trylast=True)

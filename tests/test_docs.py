@@ -41,7 +41,8 @@ GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # The addresses of the APIs in the pages.
 KAFKA, HTTP, SQS, REGISTRY = "localhost:9092", "localhost:8080", "localhost:9324", "localhost:8081"
-ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS", "REGISTRY")}
+GRPC = "localhost:9095"
+ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS", "REGISTRY", "GRPC")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SPACES = re.compile(r" +")
@@ -126,6 +127,7 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
         HTTP: broker.http_address,
         SQS: broker.sqs_address,
         REGISTRY: broker.registry_address,
+        GRPC: broker.grpc_address,
     }
     run_examples_at(page, tools, addresses, directory)
 
@@ -209,7 +211,7 @@ def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     with running_nodes(tmp_path / "nodes") as nodes:
         http = ",".join(node.http for node in nodes)
-        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused", REGISTRY: "unused"}
+        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused", REGISTRY: "unused", GRPC: "unused"}
         run_examples_at(CLUSTER, {"alpacactl"}, addresses, tmp_path)
 
 

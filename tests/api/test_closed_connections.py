@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import uvloop
 
 from alpacamq.api.http.messages import Request, Response
@@ -30,6 +29,7 @@ from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.tls import Certificates, TlsSettings
 from alpacamq.model.address import Address
 from alpacamq.node.config import KafkaConfig
+from alpacamq.telemetry.logs import capture_logs
 from tests.broker.open_brokers import running
 from tests.certificates import Authority, client_context
 
@@ -162,6 +162,6 @@ def test_closed_connections_are_freed_without_the_garbage_collector(
                 for name, sent in examples.items()
             }
 
-    with structlog.testing.capture_logs():
+    with capture_logs():
         left = uvloop.run(run())
     assert {key: count for key, count in left.items() if count > KEPT} == {}

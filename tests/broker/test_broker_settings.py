@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.cluster.broker_config import ALL_BROKERS
@@ -14,6 +13,7 @@ from alpacamq.cluster.image import broker_config_change
 from alpacamq.model.errors import AlpacaError, InvalidConfig
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.logs import capture_logs
 
 from .open_brokers import BreakableDisk, running
 

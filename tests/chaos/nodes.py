@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from alpacamq.log.data_directory import RUNNING
-from tests.integration.nodes import REGISTRY_ON_ANY_PORT, Node, Nodes, free_ports
+from tests.integration.nodes import GRPC_ON_ANY_PORT, REGISTRY_ON_ANY_PORT, Node, Nodes, free_ports
 from tests.powercut.disk import MountOptions, PowerCutDisk
 from tests.waiting import eventually
 
@@ -33,7 +33,7 @@ class Version:
     name: str
     module: str = "alpacamq.node.main"
     launcher: Sequence[str] = ()
-    options: Sequence[str] = REGISTRY_ON_ANY_PORT
+    options: Sequence[str] = (*REGISTRY_ON_ANY_PORT, *GRPC_ON_ANY_PORT)
 
 
 CURRENT = Version("current")

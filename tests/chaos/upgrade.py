@@ -24,7 +24,7 @@ from alpacamq.protocol.messages.quorum import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from tests.integration.nodes import REGISTRY_ON_ANY_PORT
+from tests.integration.nodes import GRPC_ON_ANY_PORT, REGISTRY_ON_ANY_PORT
 
 from .history import FaultBegun, FaultEnded, History
 from .loads import RecordsLoad
@@ -110,7 +110,11 @@ def main() -> int:
             if name not in known:
                 source = stack.enter_context(checked_out(name)) / "src"
                 has_registry = (source / "alpacamq" / "api" / "registry").is_dir()
-                options = REGISTRY_ON_ANY_PORT if has_registry else ()
+                has_grpc = (source / "alpacamq" / "api" / "grpc").is_dir()
+                options = (
+                    *(REGISTRY_ON_ANY_PORT if has_registry else ()),
+                    *(GRPC_ON_ANY_PORT if has_grpc else ()),
+                )
                 known[name] = Version(name, launcher=("env", f"PYTHONPATH={source}"), options=options)
         directory = Path(tempfile.mkdtemp(prefix="alpacamq-upgrade-"))
         print(f"history in {directory}", flush=True)

@@ -162,6 +162,7 @@ def test_cluster_status_shows_health_and_api_addresses(alpacactl: Command, broke
         "http": broker.http_address,
         "sqs": broker.sqs_address,
         "registry": broker.registry_address,
+        "grpc": broker.grpc_address,
     }
     assert status["holds"]["topics"] >= 0
     assert broker.sqs_address in alpacactl.ok("cluster", "status")

@@ -15,8 +15,9 @@ from .processes import Program
 START_S = 60.0
 
 
-# Earlier versions have no schema registry.
+# Earlier versions have no schema registry, or no gRPC API.
 REGISTRY_ON_ANY_PORT = ("--registry", "127.0.0.1:0")
+GRPC_ON_ANY_PORT = ("--grpc", "127.0.0.1:0")
 
 
 def free_ports(count: int) -> list[int]:
@@ -50,7 +51,7 @@ class Node(Program):
         data: Path | None = None,
         launcher: Sequence[str] = (),
         module: str = "alpacamq.node.main",
-        options: Sequence[str] = REGISTRY_ON_ANY_PORT,
+        options: Sequence[str] = (*REGISTRY_ON_ANY_PORT, *GRPC_ON_ANY_PORT),
     ) -> None:
         """`settings` are further lines of [cluster] and sections; `launcher` runs `module`."""
         kafka, http, sqs, cluster = (f"{host}:{port}" for port in ports)
@@ -76,6 +77,11 @@ class Node(Program):
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [event for event in found if event["event"] == name]
+
+    @property
+    def grpc(self) -> str:
+        """The address of its gRPC API since its last start."""
+        return str(self.events("ready")[-1]["grpc"])
 
     def wait_until_ready(self, starts: int = 1) -> None:
         """Wait until the node has served that many times."""

@@ -562,6 +562,8 @@ def test_a_start_error_names_file_position_and_the_repair_command(broken: Path) 
         "127.0.0.1:0",
         "--sqs",
         "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
         "--registry",
         "127.0.0.1:0",
     )

@@ -1,10 +1,10 @@
 """A flipped bit anywhere in a segment is found and named; batches around it are served, appends continue."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from alpacamq.log.index_files import EMPTY_SUM, pack_offsets, unpack_offsets, unpack_sums
 from alpacamq.log.partition_log import PartitionLog

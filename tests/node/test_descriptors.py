@@ -32,7 +32,7 @@ def test_a_low_limit_leaves_the_log_its_share(limit: int, capsys: pytest.Capture
 
 def test_configured_limits_are_respected(capsys: pytest.CaptureFixture[str]) -> None:
     overrides = {"kafka.max_connections": "100", "log.open_files": "500", "sqs.enabled": "false"}
-    overrides["registry.enabled"] = "false"
+    overrides |= {"registry.enabled": "false", "grpc.enabled": "false"}
     config = fit_to_limit(load(None, {}, {**overrides, "http.max_connections": "50"}), 1024)
     assert connections(config)[:2] == (100, 50)
     assert config.log.open_files == 500

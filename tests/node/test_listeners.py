@@ -48,7 +48,7 @@ def loaded(tmp_path: Path, text: str) -> NodeConfig:
         ),
         pytest.param("[listeners.Ext]\nlisten = 'a:1'", "lower case letters", id="an invalid name"),
         pytest.param(EXTERNAL + "lissten = 'a'", "unknown option listeners.external.lissten", id="a typo"),
-        pytest.param(EXTERNAL + "api = 'grpc'", "one of kafka, http, sqs", id="an unknown API"),
+        pytest.param(EXTERNAL + "api = 'amqp'", "one of kafka, http, sqs", id="an unknown API"),
         pytest.param(EXTERNAL + "tls = true", "listeners.external.tls is true", id="no certificate"),
         pytest.param(
             EXTERNAL + "allow = ['10.0.0.1/8']", "listeners.external.allow: 10.0.0.1/8", id="a network"
@@ -105,6 +105,7 @@ def test_the_listeners_of_an_api_begin_with_that_of_its_section(tmp_path: Path) 
         "http": ["http", "web"],
         "sqs": ["sqs"],
         "registry": ["registry"],
+        "grpc": ["grpc"],
     }
     assert config.listeners_of(ListenerApi.KAFKA)[1].address == Address("127.0.0.1", 9094)
 

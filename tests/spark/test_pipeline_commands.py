@@ -259,6 +259,7 @@ def test_the_quick_start_leads_from_nothing_to_an_answer(tmp_path: Path) -> None
         ALPACAMQ_KAFKA_LISTEN=address,
         ALPACAMQ_HTTP_LISTEN="127.0.0.1:0",
         ALPACAMQ_SQS_LISTEN="127.0.0.1:0",
+        ALPACAMQ_GRPC_LISTEN="127.0.0.1:0",
         ALPACAMQ_REGISTRY_LISTEN="127.0.0.1:0",
     )
     with running(["sh", "-c", f"exec {serve}"], own, tmp_path) as process:

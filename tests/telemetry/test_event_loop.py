@@ -5,9 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from structlog.testing import capture_logs
-
 from alpacamq.telemetry.event_loop import EventLoopWatch
+from alpacamq.telemetry.logs import capture_logs
 from tests.waiting import eventually
 
 STALL_S = 0.3

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from alpacamq.telemetry import Format, Level, configure, get_logger
+from alpacamq.telemetry.logs import capture_logs
 
 log = get_logger("alpacamq.tests")
 
@@ -19,9 +19,9 @@ log = get_logger("alpacamq.tests")
 @pytest.fixture(autouse=True)
 def _restored_configuration() -> Iterator[None]:
     handlers = logging.getLogger().handlers
-    yield
+    with capture_logs():  # which restores the destination
+        yield
     logging.getLogger().handlers = handlers
-    structlog.reset_defaults()
 
 
 class Terminal(io.StringIO):

@@ -4,9 +4,10 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Generic, Protocol, TypeVar, cast
+
+import msgspec
 
 from alpacamq.broker.quotas import Quotas
 from alpacamq.model.address import Address
@@ -54,8 +55,7 @@ def take_address(host: str, port: int, remedy: str) -> socket.socket:
 Network = IPv4Network | IPv6Network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerSettings:
+class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One listener of an API."""
 
     # By which clients of this listener learn the addresses of other brokers.

@@ -9,9 +9,11 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from struct import Struct
 from time import monotonic
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from alpacamq.broker.tls import Certificates, ClientCertificates, expiry_ms
 from alpacamq.model.address import client_host
@@ -43,6 +45,7 @@ _JOINED_BYTES = 16 << 10
 # 50 µs and brings no data.
 MAX_RECORDS = 64
 _RECORD_HEADER_BYTES = 5
+_record_size = Struct(">3xH").unpack_from
 # Of any version, with what encryption adds. TLS refuses larger records, and others than these types.
 _MAX_RECORD_BYTES = (16 << 10) + 2048
 _RECORD_TYPES = range(20, 25)
@@ -165,8 +168,7 @@ class AddressQuota(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerTls:
+class ListenerTls(msgspec.Struct, frozen=True, kw_only=True):
     """How a listener uses TLS."""
 
     certificates: Certificates
@@ -176,6 +178,8 @@ class ListenerTls:
     names_principals: bool = True
     # Whether clients may also connect without TLS. Their protocol must not begin as a TLS record does.
     is_optional: bool = False
+    # Offered by ALPN; empty: none is.
+    protocol: str = ""
 
 
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
@@ -289,11 +293,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         """Return how much to decrypt in this turn: a number of records, none without its whole header."""
         at, size = self._missing_bytes, len(received)
         start = -self._partial_bytes
+        last = size - _RECORD_HEADER_BYTES
         for _ in range(MAX_RECORDS):
-            if at + _RECORD_HEADER_BYTES > size:
+            if at > last:
                 break
             start = at
-            at += _RECORD_HEADER_BYTES + (received[at + 3] << 8 | received[at + 4])
+            at += _RECORD_HEADER_BYTES + _record_size(received, at)[0]
         if at <= size:
             self._missing_bytes = self._partial_bytes = 0
             return at
@@ -356,7 +361,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             else:
                 self.fail("the client does not use TLS")
             return False
-        context = self._tls.certificates.server_context(self._tls.client_certificates)
+        context = self._tls.certificates.server_context(self._tls.client_certificates, self._tls.protocol)
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         return True
 
@@ -486,12 +491,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         buffer = memoryview(protocol.get_buffer(-1))
         filled = 0
         is_end = False
-        incoming = self._incoming
+        incoming, partial_bytes, room = self._incoming, self._partial_bytes, len(buffer)
         read = cast("Callable[[int, memoryview], int]", tls.read)
         try:
             # As `_has_whole_records`.
-            while filled < len(buffer) and (incoming.pending > self._partial_bytes or tls.pending()):
-                count = read(len(buffer) - filled, buffer[filled:])
+            while filled < room and (incoming.pending > partial_bytes or tls.pending()):
+                count = read(room, buffer[filled:])  # no more than the buffer has room for
                 if not count:
                     is_end = True
                     break

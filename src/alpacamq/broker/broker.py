@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +36,7 @@ from alpacamq.telemetry.metrics import Metrics
 
 from .access import Access, SecuritySettings
 from .audit import Audit, AuditSettings
+from .batch_appends import BatchAppends
 from .clock import CautiousClock, ClusterClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
@@ -378,7 +378,7 @@ class Broker:
         progress = ProducerSequences(leaders)
         self.delays = Delays(
             # Delayed messages are due by the wall clock, or by that of the cluster.
-            replace(resources, clock=self.time),
+            msgspec.structs.replace(resources, clock=self.time),
             self.producer_ids,
             self.appends,
             progress,
@@ -433,6 +433,18 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
+            check_storage=self.tenant_usage.check_storage,
+        )
+        self.batch_appends = BatchAppends(
+            self.topics,
+            self.appends,
+            self.transactions,
+            self.delayed_batches,
+            self._staged,
+            self.schema_checks,
+            clock=self.clock,
+            executor=self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
             check_storage=self.tenant_usage.check_storage,
         )
         if self.audit is not None:

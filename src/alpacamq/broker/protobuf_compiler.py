@@ -14,16 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import structlog
 
 from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.registry.messages import Source
 from alpacamq.registry.schema import InvalidSchema
+from alpacamq.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from alpacamq.registry.protobuf import ProtobufSchema
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 # The processor time of the process is limited; this is for one that waits, on a machine without time for it.
 TIMEOUT_SECONDS: Final = 60.0

@@ -28,7 +28,7 @@ from alpacamq.model.topics import INT64_MAX, INTERNAL_TOPICS, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
-from .partition.appends import Append
+from .partition.appends import Acks, Append
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
 from .remote.appends import Placed, RemoteAppends, placed
@@ -113,7 +113,7 @@ def packed(
     return write_batch(records, codec=codec, level=level, attributes=attributes)
 
 
-__all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
+__all__ = ["Message", "Publication", "Published", "Publisher", "TransactionalProducer"]
 
 # How long a call waits until its messages are on all replicas in sync.
 REPLICATION_TIMEOUT_MS = 30_000
@@ -152,7 +152,7 @@ class _Batch:
     outcome: Placed | AlpacaError | None = None
 
 
-class _Call:
+class Publication:
     """The results of one `publish` in the order of its messages, and the number of pending batches."""
 
     def __init__(
@@ -163,9 +163,14 @@ class _Call:
         *,
         stamps_time: bool,
         may_send: Callable[[], bool] | None = None,
+        acks: Acks = Acks.ALL,
+        timeout_ms: int = REPLICATION_TIMEOUT_MS,
     ) -> None:
         self.topic = topic
         self.origin = origin
+        # Of partitions that this broker leads; others always have all replicas in sync.
+        self.acks = acks
+        self.timeout_ms = timeout_ms
         # Whether the topic has the broker's timestamps.
         self.stamps_time = stamps_time
         # Asked before batches are sent to other brokers.
@@ -190,12 +195,23 @@ class _Call:
         if not self._missing and not self._done.done():
             self._done.set_result(None)
 
-    async def finished(self) -> None:
-        """Return once every batch has a result."""
+    async def finished(self) -> list[Result]:
+        """Return the result of each message, in order, once every batch has one."""
         if self._missing:
             await self._done
+        return self._all_results()
+
+    def when_done(self, act: Callable[[list[Result]], None]) -> None:
+        """Call something with what `finished` returns."""
+        if self._missing:
+            self._done.add_done_callback(lambda _: act(self._all_results()))
+        else:
+            act(self._all_results())
+
+    def _all_results(self) -> list[Result]:
         for batch in self._batches:
             self._set_results(batch)
+        return [_certain(result) for result in self.results]
 
     def _set_results(self, batch: _Batch) -> None:
         outcome = batch.outcome if batch.append is None else _placed(batch.target, batch.append)
@@ -286,11 +302,71 @@ class Publisher:
         may_send: Callable[[], bool] | None = None,
     ) -> list[Result]:
         """Publish messages of the broker itself, which may write to internal topics."""
+        begun = await self._begin(
+            topic,
+            messages,
+            producer=producer,
+            origin=origin,
+            traceparent=traceparent,
+            may_send=may_send,
+            acks=Acks.ALL,
+            timeout_ms=REPLICATION_TIMEOUT_MS,
+        )
+        return await begun.finished()
+
+    async def begin(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        producer: TransactionalProducer | None = None,
+        origin: Origin = _UNKNOWN_ORIGIN,
+        traceparent: bytes | None = None,
+        acks: Acks = Acks.ALL,
+        timeout_ms: int = REPLICATION_TIMEOUT_MS,
+    ) -> Publication:
+        """Do the same as `publish` without waiting for acknowledgements.
+
+        Messages of one partition are appended in the order of these calls, if each is made after the one
+        before has returned.
+        """
+        check_writable(TopicPartition(TopicName(topic), 0))
+        return await self._begin(
+            topic,
+            messages,
+            producer=producer,
+            origin=origin,
+            traceparent=traceparent,
+            may_send=None,
+            acks=acks,
+            timeout_ms=timeout_ms,
+        )
+
+    async def _begin(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        producer: TransactionalProducer | None,
+        origin: Origin,
+        traceparent: bytes | None,
+        may_send: Callable[[], bool] | None,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> Publication:
         partitions: Sequence[Target] = self._topics.partitions_of(topic) or await self._targets(topic)
         config = self._topics.config_of(self._topics.image.topic(topic))
         self._check_storage(topic)
         by_broker = config.message_timestamp_type == "LogAppendTime"
-        call = _Call(topic, len(messages), origin, stamps_time=by_broker, may_send=may_send)
+        call = Publication(
+            topic,
+            len(messages),
+            origin,
+            stamps_time=by_broker,
+            may_send=may_send,
+            acks=acks,
+            timeout_ms=timeout_ms,
+        )
         refused = await self._refused_by_schema(topic, config, messages) if config.checks_schemas else {}
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms, time_ms = self._clock.now_ms(), self._delays.now_ms()
@@ -305,7 +381,7 @@ class Publisher:
                 if message.key is not None:
                     index = partition_for_key(message.key, len(partitions))
                 else:
-                    index = spread = self._next_in_turn(topic, len(partitions)) if spread is None else spread
+                    index = spread = self.next_in_turn(topic, len(partitions)) if spread is None else spread
             elif not 0 <= index < len(partitions):
                 call.results[at] = UnknownTopic(
                     f"topic {topic!r} has {len(partitions)} partitions, no partition {index}"
@@ -330,8 +406,7 @@ class Publisher:
             await self._append(call, partitions, immediate, config, producer)
         if delayed:
             await self._schedule(call, delayed, config, now_ms)
-        await call.finished()
-        return [_certain(result) for result in call.results]
+        return call
 
     async def _refused_by_schema(
         self, topic: str, config: TopicConfig, messages: Sequence[Message]
@@ -358,14 +433,15 @@ class Publisher:
         led = self._topics.ready_partitions_of(name)
         return [led.get(index) or PartitionId(topic.id, index) for index in range(topic.partitions)]
 
-    def _next_in_turn(self, topic: str, count: int) -> int:
+    def next_in_turn(self, topic: str, count: int) -> int:
+        """Return the partition of the next messages without a key."""
         turn = self._turns.get(topic, -1) + 1
         self._turns[topic] = turn
         return turn % count
 
     async def _append(
         self,
-        call: _Call,
+        call: Publication,
         partitions: Sequence[Target],
         immediate: dict[int, list[Entry]],
         config: TopicConfig,
@@ -395,7 +471,11 @@ class Publisher:
         self._staged.commit_soon()
 
     async def _append_in_transaction(
-        self, call: _Call, batches: Sequence[_Batch], config: TopicConfig, producer: TransactionalProducer
+        self,
+        call: Publication,
+        batches: Sequence[_Batch],
+        config: TopicConfig,
+        producer: TransactionalProducer,
     ) -> None:
         by_place: dict[PartitionId, list[_Batch]] = {}
         topic_id = self._topics.image.topic(call.topic).id
@@ -414,7 +494,7 @@ class Publisher:
                 call.staged(batch)
                 call.done()
 
-    def _stage(self, call: _Call, batch: _Batch, partition: Partition) -> None:
+    def _stage(self, call: Publication, batch: _Batch, partition: Partition) -> None:
         try:
             data, header = admit(batch.data, partition.config, self._clock.now_ms())
         except AlpacaError as error:
@@ -436,12 +516,12 @@ class Publisher:
                     batch.outcome = append.outcome
             call.done()
 
-        append = batch.append = Append(data, header, ended, trace, timeout_ms=REPLICATION_TIMEOUT_MS)
+        append = batch.append = Append(data, header, ended, trace, call.acks, call.timeout_ms)
         call.staged(batch)
         if partition.stage(append):
             self._staged.stage(partition)
 
-    def _is_admitted(self, call: _Call, batch: _Batch, config: TopicConfig) -> bool:
+    def _is_admitted(self, call: Publication, batch: _Batch, config: TopicConfig) -> bool:
         try:
             admit(batch.data, config, self._clock.now_ms())
         except AlpacaError as error:
@@ -449,7 +529,7 @@ class Publisher:
             return False
         return True
 
-    def _submit(self, call: _Call, batch: _Batch, place: PartitionId, config: TopicConfig) -> None:
+    def _submit(self, call: Publication, batch: _Batch, place: PartitionId, config: TopicConfig) -> None:
         """Send a batch to the broker that leads its partition."""
         absence = self._topics.absence(place.topic_id.bytes, place.partition)
         is_starting = self._appends.is_alone or self._topics.is_recovering
@@ -468,12 +548,16 @@ class Publisher:
             place,
             batch.data,
             call.origin,
-            timeout_ms=REPLICATION_TIMEOUT_MS,
+            timeout_ms=call.timeout_ms,
             may_send=call.may_send,
         ).add_done_callback(ended)
 
     async def _schedule(
-        self, call: _Call, delayed: Sequence[tuple[int, DelayedMessage]], config: TopicConfig, now_ms: int
+        self,
+        call: Publication,
+        delayed: Sequence[tuple[int, DelayedMessage]],
+        config: TopicConfig,
+        now_ms: int,
     ) -> None:
         """Schedule delayed messages. Each is validated on its own: an error does not affect the others."""
         fitting = []
@@ -488,7 +572,7 @@ class Publisher:
         await self._hand_over(call, fitting, now_ms)
 
     async def _hand_over(
-        self, call: _Call, messages: Sequence[tuple[int, DelayedMessage]], now_ms: int
+        self, call: Publication, messages: Sequence[tuple[int, DelayedMessage]], now_ms: int
     ) -> None:
         if not messages:
             return

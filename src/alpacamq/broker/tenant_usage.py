@@ -7,7 +7,8 @@ a restart.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.tenants import topics_by_tenant, topics_of
@@ -29,8 +30,7 @@ INTERVAL_S = 1.0
 DESCRIBE_MS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a tenant uses. Storage is that of the leaders of its partitions."""
 
     topics: int

@@ -23,6 +23,8 @@ from alpacamq.telemetry.logs import get_logger
 log = get_logger(__name__)
 
 RELOAD_SECONDS = 5.0
+# The name by which ALPN offers HTTP/2.
+HTTP2 = "h2"
 # Before its certificate expires, a node reports it.
 EXPIRY_WARNING_MS = 14 * 24 * 3600 * 1000
 # Bits of the mode of a key file that let others than its owner and group read it, or others than its owner
@@ -75,7 +77,8 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Loaded(NamedTuple):
     """Contexts made from one state of the files, and when what is in them expires."""
 
-    servers: Mapping[ClientCertificates, ssl.SSLContext]
+    # By what clients present, and the protocol that is offered to them.
+    servers: Mapping[tuple[ClientCertificates, str], ssl.SSLContext]
     # For connections to other nodes; None without a CA that could have signed their certificates.
     peer: ssl.SSLContext | None
     expires_ms: Mapping[str, int]
@@ -99,9 +102,9 @@ class Certificates:
         self.reloads = self.failed_reloads = 0
         self._warn()
 
-    def server_context(self, mode: ClientCertificates) -> ssl.SSLContext:
-        """Return the context for a new connection of a client."""
-        return self._loaded.servers[mode]
+    def server_context(self, mode: ClientCertificates, protocol: str = "") -> ssl.SSLContext:
+        """Return the context for a new connection of a client; `protocol` is offered by ALPN."""
+        return self._loaded.servers[mode, protocol]
 
     def peer_context(self) -> ssl.SSLContext:
         """Return the context for a new connection to another node."""
@@ -198,13 +201,21 @@ def _load(settings: TlsSettings) -> _Loaded:
     modes = [ClientCertificates.NONE]
     if settings.client_ca is not None:
         modes += [ClientCertificates.REQUESTED, ClientCertificates.REQUIRED]
-    servers = {mode: _server(settings, password, mode) for mode in modes}
+    servers = {
+        (mode, protocol): _server(settings, password, mode, protocol)
+        for mode in modes
+        for protocol in ("", HTTP2)
+    }
     peer = None if settings.client_ca is None else _peer(settings, password)
     return _Loaded(servers, peer, expires_ms)
 
 
-def _server(settings: TlsSettings, password: bytes | None, mode: ClientCertificates) -> ssl.SSLContext:
+def _server(
+    settings: TlsSettings, password: bytes | None, mode: ClientCertificates, protocol: str
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if protocol:
+        context.set_alpn_protocols([protocol])
     context.options |= ssl.OP_NO_RENEGOTIATION
     _fill(context, settings, password)
     # OpenSSL's default is two, and each takes a seventh of the time of a handshake.

@@ -24,13 +24,13 @@ class Tls:
     certificate: str | None = None
     key: str | None = None
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context for connections. Raises UnusableCertificate."""
-        return _context(self)
+    def context(self, *protocols: str) -> ssl.SSLContext:
+        """Return the context for connections, which offer these protocols. Raises UnusableCertificate."""
+        return _context(self, protocols)
 
 
 @cache
-def _context(tls: Tls) -> ssl.SSLContext:
+def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
     for path in (tls.ca, tls.certificate, tls.key):
         if path is not None and not Path(path).is_file():
             raise UnusableCertificate(f"{path} is not a file")
@@ -39,6 +39,8 @@ def _context(tls: Tls) -> ssl.SSLContext:
     except OSError as error:
         raise UnusableCertificate(f"{tls.ca} contains no certificates: {error.strerror or error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     if tls.certificate is not None:
         try:
             context.load_cert_chain(tls.certificate, tls.key)

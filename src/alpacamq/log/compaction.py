@@ -21,11 +21,12 @@ records' timestamp deltas then relate.
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from alpacamq.model.batch import (
     DELETE_HORIZON,
@@ -47,8 +48,7 @@ READ_BYTES = 256 << 10
 WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedSegment:
+class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A segment file that does not grow any more. `end_offset` is the next segment's base offset."""
 
     path: Path
@@ -57,8 +57,7 @@ class SealedSegment:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanedSegment:
+class CleanedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A file that replaces the segments `replaces`; `max_timestamp` is -1 if no record is left."""
 
     path: Path
@@ -236,8 +235,7 @@ MAX_NOTES = 10
 RETRY_TOMBSTONES_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a compaction. Segments without changes are not in `segments`.
 
     `first_dirty_offset` is before the end of the last segment if there were more keys than the map

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import INT64_MAX, TopicConfig
@@ -36,8 +38,7 @@ def swap_path(directory: Path, base_offset: int) -> Path:
     return path.with_name(path.name + SWAP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
+class Swap(msgspec.Struct, frozen=True, kw_only=True):
     """A verified cleaned segment under its `.swap` name, with its index."""
 
     cleaned: CleanedSegment

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from alpacamq.model.ports import Disk
@@ -30,8 +31,7 @@ SMALL_TAIL_BYTES = 64 << 10
 NO_HIGH_WATERMARK = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWrite:
+class CheckpointWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Writes what makes recovery short: producer snapshots, unwritten leader epochs, the checkpoint.
 
     Split into steps so that logs can share syncs: sync the files that `prepare` returns before

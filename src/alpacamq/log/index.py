@@ -9,8 +9,9 @@ Kafka; its first offset comes from the header, which must match the entry whenev
 from array import array
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from alpacamq.model.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 from alpacamq.model.ids import NO_TIMESTAMP
@@ -93,8 +94,7 @@ class IndexTail:
         loaded.timestamp_offsets.extend(array("I", self.times[1::2]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(msgspec.Struct, frozen=True):
     """The content of the index files, as far as they agree with each other and with the log.
 
     `ends` is how much of each file that is; `sizes` is how much there is. In the order of `paths`.

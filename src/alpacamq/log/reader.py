@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from alpacamq.model.batch import BatchHeader, check_batch
 from alpacamq.model.errors import CorruptBatch, DamagedLog, OffsetOutOfRange, StorageFailed
@@ -161,8 +162,7 @@ class SuspectSegment(Exception):
         self.violation = violation
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampSearch:
+class TimestampSearch(msgspec.Struct, frozen=True):
     """A search over a fixed view of the records between two offsets."""
 
     disk: Disk

@@ -10,9 +10,9 @@ cache only: the log must not be used before the flush of `PartitionLog.begin_rec
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from msgspec import UNSET
 
 from alpacamq.model.batch import BatchHeader
@@ -45,8 +45,7 @@ CUT = ".cut"
 ScanProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """The result of opening a log.
 
     `clean`: it was shut down cleanly; `losses`: data lost for good; `created`: it had no directory.

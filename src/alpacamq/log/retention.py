@@ -5,8 +5,9 @@ segments first, so that readers no longer find them; their files are removed in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from alpacamq.model.topics import TopicConfig
 
@@ -18,8 +19,7 @@ from .segment import Segment
 from .storage import Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
     """Segments dropped from the log whose files are still on disk."""
 
     directory: Path
@@ -47,8 +47,7 @@ class Removal:
         self.checkpoint.move_start(self.start_offset)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartMove:
+class StartMove(msgspec.Struct, frozen=True, kw_only=True):
     """A new log start, requested by a user, that is not durable yet."""
 
     directory: Path

@@ -7,8 +7,9 @@ bounded whatever the number of partitions, and shared by the event loop and thre
 import errno
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from alpacamq.model.ports import Clock, Disk
 
@@ -129,8 +130,7 @@ class FileHandles:
             self._disk.close(handle.descriptor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
     """Disk, clock, open files, loaded indexes and the checkpoint interval."""
 
     disk: Disk

@@ -1,6 +1,6 @@
 """Network addresses as HOST:PORT."""
 
-from dataclasses import dataclass
+import msgspec
 
 MAX_PORT = 65535
 _MAPPED = "::ffff:"
@@ -12,8 +12,7 @@ def client_host(host: str) -> str:
     return host.removeprefix(_MAPPED) if "." in host else host
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """A host and a port; prints as HOST:PORT with IPv6 addresses in brackets."""
 
     host: str

@@ -42,6 +42,7 @@ from .options import (
 )
 from .sections import (
     DelaysConfig,
+    GrpcConfig,
     HttpApiConfig,
     HttpConfig,
     MetricsConfig,
@@ -49,6 +50,7 @@ from .sections import (
     RegistryConfig,
     SqsConfig,
     TracingConfig,
+    check_grpc,
     check_http,
     check_sqs,
     check_tracing,
@@ -302,6 +304,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpConfig = HttpConfig()
     sqs: SqsConfig = SqsConfig()
     registry: RegistryConfig = RegistryConfig()
+    grpc: GrpcConfig = GrpcConfig()
     tls: TlsConfig = TlsConfig()
     listeners: Mapping[str, ListenerConfig] = {}
     security: SecurityConfig = SecurityConfig()
@@ -318,7 +321,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def listeners_of(self, api: ListenerApi) -> list[NamedListener]:
         """Return the listeners of an API, the one of its own section first; none if it is disabled."""
-        section: KafkaConfig | HttpApiConfig
+        section: KafkaConfig | HttpApiConfig | GrpcConfig
         match api:
             case ListenerApi.KAFKA:
                 section = self.kafka
@@ -328,12 +331,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 section = self.sqs
             case ListenerApi.REGISTRY:
                 section = self.registry
-        if isinstance(section, HttpApiConfig) and not section.enabled:
+            case ListenerApi.GRPC:
+                section = self.grpc
+        if not isinstance(section, KafkaConfig) and not section.enabled:
             return []
         first = ListenerConfig(
             api=api,
             listen=section.listen,
-            advertised=section.advertised if isinstance(section, KafkaConfig) else None,
+            advertised=None if isinstance(section, HttpApiConfig) else section.advertised,
             tls=section.tls,
             client_certificates=section.client_certificates,
         )
@@ -358,6 +363,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "http": HttpConfig,
     "sqs": SqsConfig,
     "registry": RegistryConfig,
+    "grpc": GrpcConfig,
     "tls": TlsConfig,
     LISTENERS: ListenerConfig,
     "security": SecurityConfig,
@@ -531,6 +537,7 @@ def _check_together(config: NodeConfig) -> None:
     check_http("http", config.http)
     check_http("sqs", config.sqs)
     check_http("registry", config.registry)
+    check_grpc(config.grpc)
     check_sqs(config.sqs)
     check_security(config.security)
     check_audit(config.audit)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from alpacamq.api.kafka.sasl import MECHANISMS, PLAIN
 from alpacamq.api.listening import ListenerSettings, Network
 from alpacamq.api.tls import Handshakes, ListenerTls
-from alpacamq.broker.tls import Certificates, ClientCertificates, TlsSettings, TlsVersion
+from alpacamq.broker.tls import HTTP2, Certificates, ClientCertificates, TlsSettings, TlsVersion
 from alpacamq.model.address import Address
 from alpacamq.model.errors import InvalidConfig
 from alpacamq.security import oauth
@@ -26,7 +26,7 @@ from .security import SecurityConfig, is_loopback
 log = get_logger(__name__)
 
 # Names of the listeners that have sections of their own.
-RESERVED_NAMES = ("kafka", "http", "sqs", "registry", "cluster")
+RESERVED_NAMES = ("kafka", "http", "sqs", "registry", "grpc", "cluster")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -89,6 +89,7 @@ class ListenerApi(StrEnum):
     HTTP = "http"
     SQS = "sqs"
     REGISTRY = "registry"
+    GRPC = "grpc"
 
 
 class ListenerAuthentication(StrEnum):
@@ -264,6 +265,7 @@ def listener_settings(
             certificates=certificates,
             handshakes=handshakes,
             client_certificates=config.client_certificates,
+            protocol=HTTP2 if config.api is ListenerApi.GRPC else "",
         )
     return ListenerSettings(
         name=listener.name,

@@ -1,7 +1,7 @@
 """The `alpacamq` command.
 
 `serve` runs the broker, `config` prints every option, `format` prepares a data directory for a cluster,
-`verify` checks stored data, `repair` repairs it.
+`verify` checks stored data, `repair` repairs it, `worker` runs an application of the Python client.
 Modules of a command are imported when it runs, so that `--help` is fast.
 """
 
@@ -27,6 +27,7 @@ OVERRIDES = {
     "http": "http.listen",
     "sqs": "sqs.listen",
     "registry": "registry.listen",
+    "grpc": "grpc.listen",
 }
 
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "format": _format,
             "verify": _verify,
             "repair": _repair,
+            "worker": _worker,
         }[parsed.command]
         return run(parsed)
     except AlpacaError as error:
@@ -65,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--http", metavar="HOST:PORT", help="address of the JSON API for HTTP clients")
     serve.add_argument("--sqs", metavar="HOST:PORT", help="address of the SQS API for AWS SDKs")
     serve.add_argument("--registry", metavar="HOST:PORT", help="address of the schema registry")
+    serve.add_argument("--grpc", metavar="HOST:PORT", help="address of the gRPC API")
     serve.add_argument("--cluster", metavar="HOST:PORT", help="address for other nodes")
     serve.add_argument(
         "--cluster-nodes",
@@ -126,6 +129,15 @@ def _parser() -> argparse.ArgumentParser:
     repair.add_argument("--cluster-id", metavar="ID", help="rebuild identity: the cluster id it had")
     repair.add_argument("--node-id", type=int, metavar="N", help="rebuild identity: node.id, default 1")
     repair.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    worker = commands.add_parser("worker", help="run an application that processes messages of queues")
+    worker.add_argument("app", metavar="MODULE:APP", help="an alpacamq.Worker, such as tasks:app")
+    worker.add_argument("--processes", type=int, metavar="N", default=1, help="default: 1")
+    worker.add_argument("--reload", action="store_true", help="start again when a source file changes")
+    worker.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve metrics for Prometheus; further processes use the ports after PORT",
+    )
     return parser
 
 
@@ -207,6 +219,12 @@ def _repair(parsed: argparse.Namespace) -> int:
         node_id=parsed.node_id,
     )
     return repair(request, parsed.output)
+
+
+def _worker(parsed: argparse.Namespace) -> int:
+    from alpacamq.client.worker.command import run
+
+    return run(parsed.app, processes=parsed.processes, is_reloading=parsed.reload, metrics=parsed.metrics)
 
 
 if __name__ == "__main__":

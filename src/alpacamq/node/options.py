@@ -6,7 +6,6 @@ as the fields of the sections.
 
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -48,8 +47,7 @@ def _directory(text: str) -> Path:
 _PARSERS: Mapping[Any, Callable[[str], Any]] = {Address: Address.parse, Path: _directory}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a section."""
 
     key: str
@@ -119,8 +117,7 @@ class Option:
         raise ConfigError(f"{place} must be {self.expected}, not {shown}{reason}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDefault:
+class TopicDefault(msgspec.Struct, frozen=True, kw_only=True):
     """Default of a topic setting on this node: an entry of [topics.defaults]."""
 
     name: str

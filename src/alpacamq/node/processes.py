@@ -36,6 +36,7 @@ class Process:
         self.http = _port(config.http.listen, number)
         self.sqs = _port(config.sqs.listen, number)
         self.registry = _port(config.registry.listen, number)
+        self.grpc = _port(config.grpc.listen, number)
         self.cluster = _port(config.cluster.listen, number)
         self._number = number
         self._count = count
@@ -61,6 +62,7 @@ class Process:
             *("--http", str(self.http)),
             *("--sqs", str(self.sqs)),
             *("--registry", str(self.registry)),
+            *("--grpc", str(self.grpc)),
             *("--cluster", str(self.cluster)),
             *("--cluster-nodes", ",".join(nodes)),
         ]
@@ -193,9 +195,9 @@ def _announce(config: NodeConfig, processes: Sequence[Process], started_at: floa
     beside = Path(sys.argv[0]).with_name("alpacactl")
     alpacactl = str(beside) if beside.is_file() else "alpacactl"
     print(f"{len(processes)} nodes are ready after {time.monotonic() - started_at:.2f} s\n")
-    print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}{'registry':<19}process")
+    print(f"  {'node':<6}{'kafka':<19}{'http and console':<19}{'sqs':<19}{'registry':<19}{'grpc':<19}process")
     for process in processes:
-        addresses = (process.kafka, process.http, process.sqs, process.registry)
+        addresses = (process.kafka, process.http, process.sqs, process.registry, process.grpc)
         print(f"  {process.id:<6}{''.join(f'{each!s:<19}' for each in addresses)}{process.pid}")
     print(f"\n  data    {config.node.data_dir.absolute()}\n\nTry:")
     print(f"  echo hello | {alpacactl} --broker {processes[0].kafka} produce greetings")

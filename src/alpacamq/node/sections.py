@@ -1,4 +1,4 @@
-"""Sections [http], [sqs], [registry], [delays], [metrics], [queues] and [tracing], and their checks."""
+"""Sections of the APIs and of delays, metrics, queues and tracing, and their checks."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -148,6 +148,85 @@ class RegistryConfig(HttpApiConfig, frozen=True, kw_only=True):
         Address,
         Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
     ] = Address("127.0.0.1", 8081)
+
+
+class GrpcConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """[grpc]: the gRPC API."""
+
+    enabled: Annotated[bool, Meta(description="Whether this API is enabled.")] = True
+    listen: Annotated[
+        Address,
+        Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
+    ] = Address("127.0.0.1", 9095)
+    advertised: Annotated[
+        Address | None,
+        Meta(
+            description="Address that clients connect to, if it differs from the listening address; clients "
+            "get it from any node of the cluster."
+        ),
+    ] = None
+    tls: Annotated[bool, Meta(description="Whether connections use TLS; needs section [tls].")] = False
+    client_certificates: Annotated[
+        ClientCertificates,
+        Meta(
+            description="Whether clients present a certificate, which needs tls.client_ca: it authenticates "
+            "them, unless they log in as another user."
+        ),
+    ] = ClientCertificates.NONE
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Maximum number of open connections, each with up to 100 calls. A further one closes "
+            "the connection that was without calls longest; if none is, the new one is closed.",
+        ),
+    ] = 2000
+    idle_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=INT32_MAX,
+            description="A connection without calls for this long is closed; so is one that reads nothing of "
+            "its responses for as long.",
+        ),
+    ] = 300_000
+    header_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=INT32_MAX,
+            description="Time until a connection has begun with HTTP/2, and to receive a message after its "
+            "first byte; a large message gets additional time at 64 KiB/s.",
+        ),
+    ] = 10_000
+    max_message_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIB,
+            le=INT32_MAX,
+            description="Maximum size of a message of a client, decompressed too; larger ones are answered "
+            "with RESOURCE_EXHAUSTED.",
+        ),
+    ] = 4 * MIB
+    in_flight_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIB,
+            le=TIB,
+            description="Bytes of messages in progress and unsent responses, of all connections together; "
+            "beyond it calls are answered with RESOURCE_EXHAUSTED. At least max_message_bytes.",
+        ),
+    ] = 128 * MIB
+
+
+def check_grpc(config: GrpcConfig) -> None:
+    """Reject inconsistent limits."""
+    if config.in_flight_bytes < config.max_message_bytes:
+        raise ConfigError(
+            f"grpc.in_flight_bytes ({config.in_flight_bytes}) must be at least "
+            f"grpc.max_message_bytes ({config.max_message_bytes})"
+        )
 
 
 def check_http(section: str, config: HttpApiConfig) -> None:

@@ -8,13 +8,13 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from alpacamq import __version__
 from alpacamq.api.console.app import ConsoleApp
+from alpacamq.api.grpc.listener import GrpcListener
 from alpacamq.api.http.hosts import HostCheck, Hosts
 from alpacamq.api.http.messages import App
 from alpacamq.api.http.server import HttpListener, remedy_of
@@ -104,7 +104,7 @@ def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
     wanted = KAFKA_CONNECTION * config.kafka.max_connections
     wanted += sum(
         HTTP_CONNECTION * listener.max_connections
-        for listener in (config.http, config.sqs, config.registry)
+        for listener in (config.http, config.sqs, config.registry, config.grpc)
         if listener.enabled
     )
     if config.tls.certificate is not None:
@@ -115,9 +115,10 @@ def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
         config = _with_fewer_connections(config, room / wanted)
         print(
             f"warning: the limit of {limit} open files is too low for max_connections of kafka, http, "
-            f"sqs and registry; "
+            f"sqs, registry and grpc; "
             f"reduced to {config.kafka.max_connections}, {config.http.max_connections}, "
-            f"{config.sqs.max_connections} and {config.registry.max_connections} connections. "
+            f"{config.sqs.max_connections}, {config.registry.max_connections} and "
+            f"{config.grpc.max_connections} connections. "
             "Raise the limit (ulimit -n) or lower max_connections",
             file=sys.stderr,
         )
@@ -129,13 +130,14 @@ def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
         return min(connections, max(MIN_CONNECTIONS, int(connections * share)))
 
     replace = msgspec.structs.replace
-    kafka, http, sqs, registry = config.kafka, config.http, config.sqs, config.registry
+    kafka, http, sqs, registry, grpc = config.kafka, config.http, config.sqs, config.registry, config.grpc
     return replace(
         config,
         kafka=replace(kafka, max_connections=fewer(kafka.max_connections)),
         http=replace(http, max_connections=fewer(http.max_connections)),
         sqs=replace(sqs, max_connections=fewer(sqs.max_connections)),
         registry=replace(registry, max_connections=fewer(registry.max_connections)),
+        grpc=replace(grpc, max_connections=fewer(grpc.max_connections)),
     )
 
 
@@ -143,8 +145,7 @@ def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
 Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundApi:
+class BoundApi(msgspec.Struct, frozen=True, kw_only=True):
     """An enabled API with a bound address; its listener runs from the start of recovery on."""
 
     name: str
@@ -215,6 +216,27 @@ def open_apis(
             listener.switch_to(app, broker.quotas, registry.refuse)
 
         yield open_api(ListenerApi.REGISTRY, config.registry, registry_hosts, serve_registry)
+
+
+class BoundGrpc(msgspec.Struct, frozen=True, kw_only=True):
+    """The gRPC API with a bound address. Its clients wait until the broker has recovered."""
+
+    listener: GrpcListener
+    address: Address
+    reached: Mapping[str, Address]
+
+
+def open_grpc(
+    config: NodeConfig, metrics: Metrics | None, make: Callable[[NamedListener, str], ListenerSettings]
+) -> BoundGrpc | None:
+    """Bind the addresses of the gRPC API; None if it is disabled."""
+    if not (named := config.listeners_of(ListenerApi.GRPC)):
+        return None
+    settings = [make(each, remedy_of(each.section) if each.section == each.name else "") for each in named]
+    stats = None if metrics is None else metrics.listeners["grpc"]
+    listener = GrpcListener(settings, config.grpc, stats)
+    address = listener.bind()
+    return BoundGrpc(listener=listener, address=address, reached=reached_at(named, listener.addresses))
 
 
 def reached_at(listeners: Iterable[NamedListener], bound: Mapping[str, Address]) -> Mapping[str, Address]:
@@ -295,7 +317,10 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     bound = Address(*listener.bind())
     http_apis = list(open_apis(config, metrics, make))
     for_kafka = dict(reached_at(named, listener.addresses))
+    grpc = open_grpc(config, metrics, make)
     reached = {**for_kafka, **{name: address for api in http_apis for name, address in api.reached.items()}}
+    if grpc is not None:
+        reached |= grpc.reached
     advertised = for_kafka.pop(KAFKA_LISTENER)
     broker = Broker(broker_settings(config, reached), metrics=metrics, certificates=certificates)
     warn_of_plain_passwords(config.security, config.all_listeners())
@@ -359,16 +384,23 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 is_recovered = await _unless_stopped(broker.registration.wait_until_unfenced(), stop)
             if is_recovered:
                 running += [tasks.create_task(api.run(broker, reached)) for api in http_apis]
+                if grpc is not None:
+                    running.append(tasks.create_task(grpc.listener.run(broker, reached)))
                 # Listeners accept clients in their first step; announce readiness only after that.
                 await asyncio.sleep(0)
                 await listener.listening.wait()
                 for api in http_apis:
                     await api.listener.listening.wait()
+                if grpc is not None:
+                    await grpc.listener.listening.wait()
                 # Loaded state is permanent; a full collection of it takes 50 ms.
                 gc.freeze()
-                announce(config, bound, http_apis, started_at)
+                announce(config, bound, http_apis, grpc, started_at)
                 await stop.wait()
                 log.info("stopping")
+                if grpc is not None:
+                    # While the broker can still take back the leases of streams.
+                    await grpc.listener.drain()
                 await broker.leave()
             for task in running:
                 task.cancel()
@@ -480,11 +512,19 @@ async def _settle(broker: Broker, stop: asyncio.Event) -> bool:
     return not stop.is_set()
 
 
-def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], started_at: float) -> None:
+def announce(
+    config: NodeConfig,
+    kafka: Address,
+    http_apis: Sequence[BoundApi],
+    grpc: BoundGrpc | None,
+    started_at: float,
+) -> None:
     """Print the addresses, the data directory and commands to try."""
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
     addresses = {"kafka": str(kafka), **{api.name: str(api.address) for api in http_apis}}
+    if grpc is not None:
+        addresses["grpc"] = str(grpc.address)
     shown = dict(addresses)
     for api in http_apis:
         if api.name == "http":

@@ -1,9 +1,10 @@
 """The requests this broker serves: their keys, messages and versions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+
+import msgspec
 
 from .messages import (
     acls,
@@ -112,8 +113,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its response, with the versions of both that are served."""
 
     key: ApiKey

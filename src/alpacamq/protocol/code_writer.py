@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from struct import calcsize
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class FixedFields:
+
+class FixedFields(msgspec.Struct, frozen=True):
     """Adjacent fixed-width values that one line reads, each with its field and size."""
 
     fields: tuple[tuple[str, int], ...]

@@ -14,7 +14,6 @@ their own (`TopicName`, `GroupId`, …), which are strings on the wire.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from struct import calcsize
@@ -39,8 +38,7 @@ LATEST = 2**15 - 1
 ZERO_UUID = UUID(int=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """A value of fixed size; `code` is its letter in a struct format."""
 
     code: str
@@ -92,24 +90,21 @@ Bytes = Annotated[bytes, Prefixed.BYTES]
 Records = Annotated[Buffer, Prefixed.RECORDS]
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(msgspec.Struct, frozen=True):
     """The versions of a message that have a field."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(msgspec.Struct, frozen=True):
     """A tagged field's number and first version."""
 
     number: int
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class NullSince:
+class NullSince(msgspec.Struct, frozen=True):
     """The first version in which a field may be null."""
 
     version: int
@@ -159,8 +154,7 @@ class Message(msgspec.Struct, metaclass=MessageMeta, frozen=True, gc=False):
     flexible_from: ClassVar[int] = LATEST + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """A sequence of equal elements with their count before it."""
 
     element: "Fixed | Prefixed | type[Message]"
@@ -169,8 +163,7 @@ class Array:
 WireType = Fixed | Prefixed | Array | type[Message]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a message as its class declares it."""
 
     name: str

@@ -8,8 +8,9 @@ The fetch offset tells the leader what this replica can never lose, so it is the
 therefore waits until everything appended is flushed, and no record is fetched twice.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from alpacamq.model.ids import BrokerId
 
@@ -20,8 +21,7 @@ FIRST_BACKOFF_MS = 50
 MAX_BACKOFF_MS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+class FetchPosition(msgspec.Struct, frozen=True):
     """Fetch from `offset` of the leader, with the leader epoch of the request and that before `offset`."""
 
     request_id: int
@@ -31,15 +31,13 @@ class FetchPosition:
     last_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushTo:
+class FlushTo(msgspec.Struct, frozen=True):
     """Flush the log up to `offset`, then call `flushed`."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateTo:
+class TruncateTo(msgspec.Struct, frozen=True):
     """Remove everything from `offset` on, durably, then call `truncated`.
 
     `lost_committed`: records below the high watermark are removed. Only an unclean election explains it.
@@ -49,8 +47,7 @@ class TruncateTo:
     lost_committed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RestartAt:
+class RestartAt(msgspec.Struct, frozen=True):
     """Remove the whole log and start it again, empty, at `offset`, durably; then call `truncated`."""
 
     offset: int

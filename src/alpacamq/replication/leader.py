@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from alpacamq.model.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -45,8 +47,7 @@ class KnownBrokers:
     joinable: Collection[BrokerId]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedState:
+class CommittedState(msgspec.Struct, frozen=True, kw_only=True):
     """The committed state of a partition. `min_isr` is what its controller requires for a commit.
 
     All of it changes together: a watermark may advance by the one only while the other is in force.
@@ -59,8 +60,7 @@ class CommittedState:
     min_isr: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposeIsr:
+class ProposeIsr(msgspec.Struct, frozen=True, kw_only=True):
     """An AlterPartition for the controller. `request_id` names the attempt, not the proposal."""
 
     request_id: int
@@ -69,8 +69,7 @@ class ProposeIsr:
     isr: tuple[InSyncReplica, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerStatus:
+class FollowerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A follower as its leader sees it; `end_offset` is -1 before its first fetch."""
 
     broker_id: BrokerId

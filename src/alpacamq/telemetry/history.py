@@ -7,11 +7,12 @@ task of a metrics system.
 import math
 from array import array
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", int, float)
@@ -48,8 +49,7 @@ class SeriesKey(NamedTuple):
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     """Timestamps, and for each series a number or None at each of them."""
 
     times_ms: list[int]

@@ -57,6 +57,7 @@ class ListenerStats:
     """Stats of one listener. The number of request kinds is bounded by the code."""
 
     __slots__ = (
+        "calls_open",
         "evicted",
         "failed_handshakes",
         "filtered",
@@ -83,6 +84,8 @@ class ListenerStats:
         self.failed_handshakes = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        # Of gRPC: calls in progress, streams among them.
+        self.calls_open = 0
         self.kinds: dict[str, RequestStats] = {}
 
     def of(self, kind: str) -> RequestStats:
@@ -147,6 +150,6 @@ class Metrics:
 
     def __init__(self, limits: SeriesLimits | None = None) -> None:
         self.limits = limits or SeriesLimits()
-        self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs", "registry")}
+        self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs", "registry", "grpc")}
         self.flushes = FlushStats()
         self.forwarded = ForwardStats()

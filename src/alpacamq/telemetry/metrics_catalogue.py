@@ -133,6 +133,15 @@ REGISTRY_ERRORS = _counter(
     "request",
     "error",
 )
+GRPC_SECONDS = _histogram(
+    "alpacamq_grpc_call_seconds",
+    "Duration of gRPC calls; of streams, as long as they are open.",
+    "method",
+)
+GRPC_CALLS = _counter(
+    "alpacamq_grpc_calls_total", "gRPC calls that have ended, by their status code.", "method", "code"
+)
+GRPC_OPEN = _gauge("alpacamq_grpc_calls_open", "gRPC calls in progress, streams among them.")
 FORWARDED_SECONDS = _histogram(
     "alpacamq_forwarded_request_seconds",
     "Time until another broker has answered a request about a group, transaction, queue or delayed message "

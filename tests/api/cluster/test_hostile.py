@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from alpacamq.broker.peers import handshake
 from alpacamq.broker.peers.connection import CALL, CANCEL, FAILURE, POST, REPLY, Limits, with_length
@@ -17,6 +16,7 @@ from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.peers.values import error_from_bytes
 from alpacamq.model.errors import InconsistentClusterId, PeerFailed, PeerUnavailable
 from alpacamq.model.ids import BrokerId
+from alpacamq.telemetry.logs import capture_logs
 
 from .nodes import SECRET, VALUES, Hold, Note, Numbers, Ping, Pong, a_node, local, peers_of, running, until
 from .raw import CALL_HEAD, HEAD, Raw

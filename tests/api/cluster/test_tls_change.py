@@ -5,7 +5,6 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from alpacamq.api.tls import Handshakes, ListenerTls
 from alpacamq.broker.clock import SystemClock
@@ -13,6 +12,7 @@ from alpacamq.broker.peers.connection import PeerTls, ask
 from alpacamq.broker.peers.handshake import HandshakeFailed
 from alpacamq.broker.tls import Certificates, ClientCertificates, TlsSettings
 from alpacamq.model.address import Address
+from alpacamq.telemetry.logs import capture_logs
 from tests.certificates import Authority
 
 from .nodes import SECRET, VALUES, Numbers, a_node, local

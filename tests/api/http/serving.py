@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import structlog
 import uvloop
 
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.http.server import HttpListener
+from alpacamq.telemetry.logs import capture_logs
 
 TIMEOUT_S = 20.0
 KIB = 1 << 10
@@ -147,7 +147,7 @@ class Server:
 @contextmanager
 def served(**limits: int) -> Iterator[Server]:
     """A server for the duration of the block, which must end without a complaint."""
-    with structlog.testing.capture_logs() as logged:
+    with capture_logs() as logged:
         server = Server(Limits(**limits), logged).start()
         try:
             yield server

@@ -180,7 +180,7 @@ def test_a_bug_is_logged_with_its_place(server: Server, client: Client) -> None:
 
     [failure] = server.logged("request_failed")
     assert failure["request"] == "GET /fail"
-    assert "the secret of the house" in str(failure["exc_info"])
+    assert "the secret of the house" in str(failure["exception"])
 
 
 def test_a_long_poll_ends_when_its_client_goes(server: Server, client: Client) -> None:

@@ -10,12 +10,12 @@ from struct import pack
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from alpacamq.api.kafka import connection as connection_module
 from alpacamq.api.kafka.connection import Answer, Connection, Shared
 from alpacamq.api.kafka.inbox import SCRATCH_BYTES
 from alpacamq.node.config import KafkaConfig
+from alpacamq.telemetry.logs import capture_logs
 
 MIB = 1 << 20
 ROOM_BYTES = 4 * MIB

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from alpacamq.broker.metadata import quorum
 from alpacamq.broker.partition import disk_watch
@@ -15,6 +14,7 @@ from alpacamq.broker.replication.following import Following
 from alpacamq.model.errors import DataInDoubt, DiskFull, StorageFailed
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Record, write_batch
+from alpacamq.telemetry.logs import capture_logs
 
 from .three_brokers import ThreeBrokers, three_brokers
 

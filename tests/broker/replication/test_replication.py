@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from alpacamq.broker.partition.appends import Acks
 from alpacamq.broker.partition.housekeeping import Housekeeping
@@ -26,6 +25,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.fetch_codec import PartitionWanted
 from alpacamq.protocol.replica_fetch_codec import PartitionKey
 from alpacamq.replication.follower import FetchPosition
+from alpacamq.telemetry.logs import capture_logs
 
 from .nodes import TOPIC, TOPIC_ID, ReplicaCluster, a_cluster, batch, heard_of, produce, staged, until
 

@@ -14,8 +14,9 @@ are never sent.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from alpacamq.api.kafka.connection import Answer, Connection, Shared
 from alpacamq.api.kafka.errors import code_of
@@ -51,8 +52,7 @@ MAX_SESSIONS_PER_NODE: Final = 8
 _SCRATCH_BYTES: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
+class _Limits(msgspec.Struct, frozen=True):
     """Limits of fetch connections. Dead nodes are noticed by the transport."""
 
     max_connections: int = 4096

@@ -1,10 +1,11 @@
 """Serves the console's files, and passes every other request to the HTTP API."""
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
+
+import msgspec
 
 from alpacamq.api.http.messages import App, Request, Response, problem
 
@@ -17,8 +18,7 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleFile:
+class ConsoleFile(msgspec.Struct, frozen=True, kw_only=True):
     """One served file."""
 
     content: bytes

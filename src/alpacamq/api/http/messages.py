@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from alpacamq.model.errors import AlpacaError
 from alpacamq.security.principals import Principal
 
 PROBLEM_JSON = "application/problem+json"
@@ -26,6 +27,8 @@ class Response(NamedTuple):
     body: bytes = b""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    # What it reports, for callers in this process.
+    error: AlpacaError | None = None
 
 
 class Refused(Exception):

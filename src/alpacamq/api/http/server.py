@@ -71,7 +71,7 @@ class DateLine:
 
 def encode(response: Response, persistence: Persistence, date_line: bytes, *, with_body: bool) -> list[bytes]:
     """Return the buffers to send; ValueError if a header contains invalid characters."""
-    status, body, content_type, headers = response
+    status, body, content_type, headers, _ = response
     lines = _status_and_type(status, content_type) + date_line
     for name, value in headers:
         lines += _header(name, value)
@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, Refused):
             return error.answer()
         log.error(
-            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exc_info=error
+            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exception=error
         )
         return _INTERNAL_ERROR
 

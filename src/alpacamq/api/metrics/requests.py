@@ -53,6 +53,8 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, listeners["kafka"])
     _requests(text, m.SQS_SECONDS, m.SQS_ERRORS, listeners["sqs"])
     _requests(text, m.REGISTRY_SECONDS, m.REGISTRY_ERRORS, listeners["registry"])
+    _requests(text, m.GRPC_SECONDS, m.GRPC_CALLS, listeners["grpc"])
+    text.add(m.GRPC_OPEN, {(): listeners["grpc"].calls_open})
     _requests(text, m.FORWARDED_SECONDS, m.FORWARDED_ERRORS, metrics.forwarded)
     text.histograms(
         m.HTTP_SECONDS,

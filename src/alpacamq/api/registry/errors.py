@@ -104,7 +104,7 @@ def refusal(error: e.AlpacaError, request: Request, message: str, content_type: 
     elif code.status in _PASSING or code.error_code in _PASSING_CODES:
         headers = _RETRY_AFTER
     body = msgspec.json.encode(ErrorMessage(code.error_code, message)) + http.LINE_END
-    return Response(code.status, body, content_type, headers)
+    return Response(code.status, body, content_type, headers, error.with_traceback(None))
 
 
 def failure(status: HTTPStatus, message: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:

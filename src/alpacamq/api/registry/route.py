@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
@@ -29,8 +28,7 @@ class Nothing(msgspec.Struct, frozen=True):
     """No parameters, or no body."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
+class Right(msgspec.Struct, frozen=True, kw_only=True):
     """An operation on the subject of a request: on its topic, or on the cluster if there is no subject."""
 
     operation: Operation
@@ -119,8 +117,7 @@ class Call(Generic[P, B]):
 Handler = Callable[[Call[P, B]], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(Generic[P, B]):
+class Route(msgspec.Struct, Generic[P, B], frozen=True, kw_only=True):
     """A method on a path: its parameters, handler and rights.
 
     Fields of `parameters` that the path contains are read from there, the others from the query; unknown ones

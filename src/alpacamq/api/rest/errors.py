@@ -257,11 +257,16 @@ def status_of(error: e.AlpacaError) -> HTTPStatus:
     return CODES[type(error)]
 
 
+def problem_type(kind: type[e.AlpacaError]) -> str:
+    """Return the URN of problems of a kind."""
+    return "urn:alpacamq:problem:" + "-".join(_words(kind.__name__))
+
+
 def problem_of(error: e.AlpacaError) -> Problem:
     """Convert an error to a problem."""
     words = _words(type(error).__name__)
     return Problem(
-        type="urn:alpacamq:problem:" + "-".join(words),
+        type=problem_type(type(error)),
         title=" ".join(words).capitalize(),
         status=status_of(error),
         detail=str(error),
@@ -288,7 +293,7 @@ def refusal(error: e.AlpacaError, request: Request | None = None, tenant: str | 
     if tenant is not None:
         problem = msgspec.structs.replace(problem, detail=localized(tenant, problem.detail))
     body = msgspec.json.encode(problem) + LINE_END
-    return Response(status_of(error), body, PROBLEM_JSON, headers)
+    return Response(status_of(error), body, PROBLEM_JSON, headers, error.with_traceback(None))
 
 
 @cache

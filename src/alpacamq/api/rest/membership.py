@@ -6,7 +6,8 @@ confirms the last assignment for the member. Former members are refused by their
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.consumer.messages import (
@@ -21,8 +22,7 @@ from alpacamq.model.errors import GroupIdNotFound, StaleMemberEpoch, UnknownMemb
 from alpacamq.model.ids import TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a member."""
 
     member_id: str

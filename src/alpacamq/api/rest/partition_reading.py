@@ -5,7 +5,6 @@ The partitions may be led by any broker.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 
@@ -27,8 +26,7 @@ from alpacamq.model.topics import Topic
 AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(msgspec.Struct, frozen=True):
     """A partition of any broker, and its bounds when the request began."""
 
     identity: TopicPartition

@@ -1,7 +1,6 @@
 """An entry of the route table, which dispatches requests and describes the API."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
@@ -84,8 +83,7 @@ class Call(Generic[P, B]):
 Handler = Callable[[Call[P, B]], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(Generic[P, B]):
+class Route(msgspec.Struct, Generic[P, B], frozen=True, kw_only=True):
     """A method on a path: its parameters, handler, responses and errors.
 
     Fields of `parameters` that the path contains are read from there, the others from the query.

@@ -5,7 +5,6 @@ others are stored as JSON in the setting sqs.attributes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -50,8 +49,7 @@ class StoredAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         return msgspec.json.encode(self).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A whole number within bounds."""
 
     minimum: int
@@ -63,8 +61,7 @@ class Number:
         return self.minimum <= int(text) <= self.maximum
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One of several words."""
 
     choices: tuple[str, ...]
@@ -73,8 +70,7 @@ class Word:
         return text in self.choices
 
 
-@dataclass(frozen=True, slots=True)
-class JsonObject:
+class JsonObject(msgspec.Struct, frozen=True):
     """A JSON object; empty text removes the attribute."""
 
     max_bytes: int
@@ -88,8 +84,7 @@ class JsonObject:
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Text that is stored and ignored; empty text removes the attribute."""
 
     max_bytes: int
@@ -98,8 +93,7 @@ class Text:
         return len(text) <= self.max_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Boolean:
+class Boolean(msgspec.Struct, frozen=True):
     """True or false, in any case."""
 
     def fits(self, text: str) -> bool:

@@ -6,7 +6,8 @@ used it first.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
@@ -16,8 +17,7 @@ _COMMON = "com.amazon.coral.service#"
 _QUERY = "AWS.SimpleQueueService."
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """One kind of error, as AWS names it."""
 
     type: str

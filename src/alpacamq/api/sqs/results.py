@@ -4,7 +4,6 @@ Fields have the names of the API in JSON; None and empty values are left out.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -123,8 +122,7 @@ class ListQueueTagsResult(Answer, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The origin of a request."""
 
     base_url: str  # base of queue URLs
@@ -134,8 +132,7 @@ class Caller:
     identity: Identity = ANONYMOUS_CALLER
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True):
     """An action. `perform` takes a value of type `request_type`."""
 
     name: str

@@ -9,9 +9,10 @@ import hmac
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote
+
+import msgspec
 
 from alpacamq.api.http.login import host_of, without_credentials
 from alpacamq.api.http.messages import Request
@@ -36,8 +37,7 @@ _SPACES = re.compile(r" +")
 _STAMP = "%Y%m%dT%H%M%SZ"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """The fields of the Authorization header."""
 
     access_key_id: str

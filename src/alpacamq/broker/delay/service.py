@@ -85,8 +85,7 @@ class DelayedMessage:
     headers: tuple[Header, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A pending message as listed; `id` is unique within the topic."""
 
     topic: str
@@ -97,8 +96,7 @@ class Waiting:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayCounts:
+class DelayCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of delayed messages; totals count since the broker started."""
 
     pending: int

@@ -9,10 +9,12 @@ the queue of the dead-letter topic moves to another broker. A restart of its own
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 from uuid import uuid4
+
+import msgspec
 
 from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
@@ -85,8 +87,7 @@ class FailureCause(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveTask:
+class RedriveTask(msgspec.Struct, frozen=True, kw_only=True):
     """A redrive, running or ended."""
 
     id: str
@@ -120,7 +121,7 @@ class _Redrive:
     cause: FailureCause | None = None
 
     def change(self, **values: object) -> None:
-        self.task = replace(self.task, **values)  # type: ignore[arg-type]
+        self.task = msgspec.structs.replace(self.task, **values)
 
     def note(self, cause: FailureCause, problem: str) -> None:
         """Record why messages cannot be moved."""

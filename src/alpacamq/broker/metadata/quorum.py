@@ -7,10 +7,11 @@ is ahead of the disk: the core is discarded and rebuilt from what is stored.
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from random import SystemRandom
 from typing import Protocol
 from uuid import UUID
+
+import msgspec
 
 from alpacamq.consensus.messages import (
     Entry,
@@ -44,8 +45,7 @@ DESCRIPTOR_SECONDS = 0.1
 PATIENCE_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(msgspec.Struct, frozen=True):
     """The position of a proposal: committed if the entry at this index has this term."""
 
     index: int

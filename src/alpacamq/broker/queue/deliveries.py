@@ -215,6 +215,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     first_delivered_ms: int
 
 
+class LeasedRecord(NamedTuple):
+    """A lease and its message."""
+
+    lease: Acquired
+    record: Record
+
+
 class ReceiveLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one receive, and the time for queue.ttl.ms."""
 
@@ -231,14 +238,13 @@ def settled(lease: Acquired, action: Action, reason: str = "") -> Settlement:
 
 def select_deliverable(
     queue: QueueId,
-    topic_tag: bytes,
     leases: Sequence[Acquired],
     records: dict[Place, Record],
     settings: TopicConfig,
     limits: ReceiveLimits,
-) -> tuple[list[Delivery], list[Settlement]]:
-    """Split leases into deliveries and settlements of the others."""
-    deliveries: list[Delivery] = []
+) -> tuple[list[LeasedRecord], list[Settlement]]:
+    """Split leases into those to deliver and settlements of the others."""
+    deliveries: list[LeasedRecord] = []
     others: list[Settlement] = []
     missing = 0
     size = 0
@@ -262,7 +268,7 @@ def select_deliverable(
             if is_full:
                 others.append(settled(lease, Action.RELEASE_UNSEEN))
             else:
-                deliveries.append(_delivery(queue, topic_tag, lease, record))
+                deliveries.append(LeasedRecord(lease, record))
     if missing:
         log.warning("leased_records_missing", group=queue.group, topic=queue.topic, records=missing)
     return deliveries, others
@@ -276,7 +282,9 @@ def size_of(record: Record) -> int:
     return size
 
 
-def _delivery(queue: QueueId, topic_tag: bytes, lease: Acquired, record: Record) -> Delivery:
+def delivery_of(queue: QueueId, topic_tag: bytes, leased: LeasedRecord) -> Delivery:
+    """Return a leased message with its receipt."""
+    lease, record = leased
     receipt = Receipt(queue, topic_tag, lease.partition, lease.offset, lease.delivery_count, lease.generation)
     return Delivery(
         topic=queue.topic,

@@ -10,10 +10,11 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
+
+import msgspec
 
 from alpacamq.broker.delay.service import DelayedMessage, Delays
 from alpacamq.broker.publishing import Message, Publisher
@@ -66,8 +67,7 @@ class DeduplicationScope(StrEnum):
     MESSAGE_GROUP = "messageGroup"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FifoMessage:
+class FifoMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message for a FIFO queue; the key of `message` is its group.
 
     A delayed message has a `message_id` of its own, because it has no offset yet, and carries it and
@@ -573,8 +573,7 @@ def _message_id(headers: Sequence[Header]) -> str:
     return next((value.decode() for name, value in headers if name == MESSAGE_ID and value), "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     topic: Topic
     scope: DeduplicationScope
     origin: Origin

@@ -47,10 +47,18 @@ from alpacamq.queues.messages import (
 )
 from alpacamq.telemetry.tracing import ClientApi
 
-from .deliveries import TOPIC_TAG_BYTES, Delivery, ReceiveLimits, read_receipt, select_deliverable
+from .deliveries import (
+    TOPIC_TAG_BYTES,
+    Delivery,
+    LeasedRecord,
+    ReceiveLimits,
+    delivery_of,
+    read_receipt,
+    select_deliverable,
+)
 from .host import QueueHost
 
-__all__ = ["Delivery", "FailureCause", "Queues", "Receipted", "RedriveTask"]
+__all__ = ["Delivery", "FailureCause", "LeasedRecord", "Queues", "Receipted", "RedriveTask"]
 
 # A receive that does not wait still skips expired messages for this long.
 _SKIP_SECONDS = 2.0
@@ -109,6 +117,41 @@ class Queues:
         key_runs: bool = False,
         api: ClientApi = ClientApi.BROKER,
     ) -> list[Delivery]:
+        """Lease messages as `lease` does, with receipts to settle them by."""
+        leased = await self.lease(
+            queue,
+            consumer=consumer,
+            max_messages=max_messages,
+            visibility_ms=visibility_ms,
+            wait_ms=wait_ms,
+            max_bytes=max_bytes,
+            partitions=partitions,
+            start=start,
+            key_runs=key_runs,
+            api=api,
+        )
+        if not leased:
+            return []
+        try:
+            topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
+        except UnknownTopic:  # deleted meanwhile, and its queues with it
+            return []
+        return [delivery_of(queue, topic_tag, each) for each in leased]
+
+    async def lease(
+        self,
+        queue: QueueId,
+        *,
+        consumer: str = "",
+        max_messages: int = 10,
+        visibility_ms: int | None = None,
+        wait_ms: int = 0,
+        max_bytes: int = 16 << 20,
+        partitions: tuple[int, ...] | None = None,
+        start: Start = Start.EARLIEST,
+        key_runs: bool = False,
+        api: ClientApi = ClientApi.BROKER,
+    ) -> list[LeasedRecord]:
         """Lease messages, waiting up to `wait_ms` for the first. Skips those older than queue.ttl.ms.
 
         Messages beyond `max_bytes` are released at once; at least one is returned. Cancelling the call
@@ -136,7 +179,7 @@ class Queues:
             is_late = spent_ms >= max(wait_ms, _SKIP_SECONDS * 1000)
             if reply.messages:
                 try:
-                    deliveries = await self._delivered(queue, reply, max_messages, max_bytes)
+                    deliveries = await self._deliverable(queue, reply, max_messages, max_bytes)
                 except PartitionNotReady:
                     # Its leader has changed, and does not know yet what is committed.
                     if is_late:
@@ -207,6 +250,10 @@ class Queues:
         if self._host.traces is not None:
             self._host.traces.settled(queue, settlements, reply.results, Origin(api))
         return list(reply.results)
+
+    def settle_soon(self, queue: QueueId, settlements: Sequence[Settlement]) -> None:
+        """Settle deliveries without waiting for it: if it fails, their leases expire."""
+        self._host.settle_soon(queue, settlements)
 
     def sent(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
         """Trace acquired messages of one partition, in ascending order, that are sent to their consumer."""
@@ -397,23 +444,22 @@ class Queues:
             return False
         return True
 
-    async def _delivered(
+    async def _deliverable(
         self, queue: QueueId, reply: ReceiveReply, max_messages: int, max_bytes: int
-    ) -> list[Delivery]:
+    ) -> list[LeasedRecord]:
         """Return the leases that can be delivered; settle the others."""
         leases = reply.messages
         try:
             places = [(lease.partition, lease.offset) for lease in leases]
             records = await self._host.reader.read(queue.topic, places)
             settings = self._host.settings(queue, reply.overrides)
-            topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
         except BaseException:
             self._host.release(queue, leases)
             raise
         limits = ReceiveLimits(
             max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.retention_clock.now_ms()
         )
-        deliveries, others = select_deliverable(queue, topic_tag, leases, records, settings, limits)
+        deliveries, others = select_deliverable(queue, leases, records, settings, limits)
         if others and self._host.traces is not None:
             self._host.traces.expired(queue, others, records)
         self._host.settle_soon(queue, others)

@@ -7,8 +7,9 @@ are skipped and reported in the page. Each step reads a bounded piece of the log
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.log.reader import Slice
@@ -31,8 +32,7 @@ _RECORD_BYTES = 16
 _MAX_SKIPPED = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one read. One record is always read, however large."""
 
     records: int
@@ -40,8 +40,7 @@ class Limits:
     before_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True):
     """A range of unreadable offsets, and the reason."""
 
     base_offset: int

@@ -6,7 +6,6 @@ one that does not answer in time is named, and the rest is shown without it.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -74,8 +73,7 @@ class DescribeNode(Request[NodeReport], frozen=True, kw_only=True, tag="describe
 VALUES: tuple[type[msgspec.Struct], ...] = (DescribeNode,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterReport:
+class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about a cluster at one time."""
 
     image: ClusterImage

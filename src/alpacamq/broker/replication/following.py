@@ -7,10 +7,11 @@ because a batch is corrupt or the disk is full, retries alone; others of the sam
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Protocol
+
+import msgspec
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
@@ -68,8 +69,7 @@ class PositionSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerResources:
+class FollowerResources(msgspec.Struct, frozen=True):
     """What the followers of a broker share."""
 
     node_id: BrokerId

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.broker.partition.leader import Partition
@@ -48,8 +48,7 @@ M = TypeVar("M", bound=StateMachine)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostResources:
+class HostResources(msgspec.Struct, frozen=True, kw_only=True):
     """Resources shared by the hosts of state machines; each partition has its own snapshot directory."""
 
     topics: Topics

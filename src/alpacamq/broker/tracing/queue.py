@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from alpacamq.broker.partition.leader import Partition
-from alpacamq.broker.queue.deliveries import EXPIRED, Delivery
+from alpacamq.broker.queue.deliveries import EXPIRED, LeasedRecord
 from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.records import Header, Record
@@ -55,18 +55,18 @@ class QueueTraces:
         # Deliveries in flight, since their end does not always carry these values.
         self._in_flight: OrderedDict[tuple[str, str, int, int], _InFlight] = OrderedDict()
 
-    def delivered(self, queue: QueueId, deliveries: Iterable[Delivery], origin: Origin) -> None:
+    def delivered(self, queue: QueueId, leased: Iterable[LeasedRecord], origin: Origin) -> None:
         """Record messages that were leased and delivered to a consumer."""
         at_us = now_us()
-        for each in deliveries:
-            if (traces := self._traces(queue.topic, each.partition)) is None:
+        for lease, record in leased:
+            if (traces := self._traces(queue.topic, lease.partition)) is None:
                 continue
-            if (context := traces.find(each.record)) is not None:
-                attributes: dict[str, Attribute] = {"lane": each.lane.text, "deadline_ms": each.deadline_ms}
-                if each.record.key is not None:
-                    attributes["key"] = shown_key(each.record.key)
-                place = (each.partition, each.record.offset)
-                self._leased(queue, place, each.delivery_count, context, origin, at_us, attributes)
+            if (context := traces.find(record)) is not None:
+                attributes: dict[str, Attribute] = {"lane": lease.lane.text, "deadline_ms": lease.deadline_ms}
+                if record.key is not None:
+                    attributes["key"] = shown_key(record.key)
+                place = (lease.partition, record.offset)
+                self._leased(queue, place, lease.delivery_count, context, origin, at_us, attributes)
 
     def acquired(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
         """Record messages of one partition that were leased, in ascending order, and sent as batches."""

@@ -1,7 +1,6 @@
 """Settings of share, consumer and streams groups, with Kafka's names, and the overrides of each group."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -31,8 +30,7 @@ class ShareConfig(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int = 45_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSetting:
+class GroupSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: its field, valid values and description."""
 
     field: str

@@ -16,6 +16,7 @@ class ClientApi(StrEnum):
     KAFKA = "kafka"
     HTTP = "http"
     SQS = "sqs"
+    GRPC = "grpc"
     BROKER = "broker"
 
 

@@ -1,0 +1,1 @@
+"""A shop that sends an event for each order."""

@@ -1,0 +1,65 @@
+"""The table of services."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV1Alpha
+from grpclib.reflection.service import ServerReflection
+
+from alpacamq.v1 import (
+    admin_pb2,
+    dead_letters_pb2,
+    delays_pb2,
+    groups_pb2,
+    schemas_pb2,
+    traces_pb2,
+    transactions_pb2,
+)
+
+from .call import Backend
+from .cluster import ClusterService
+from .health import HealthService
+from .producing import ProducerService
+from .queue import QueueService
+from .reading import LogService
+from .transcoding import transcoded
+
+# Services whose methods are routes of the HTTP API.
+TRANSCODED = tuple(
+    service
+    for module in (
+        admin_pb2,
+        groups_pb2,
+        delays_pb2,
+        dead_letters_pb2,
+        transactions_pb2,
+        schemas_pb2,
+        traces_pb2,
+    )
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
+
+# Each is a subclass of a generated base class, and is made with the backend.
+SERVICES: Sequence[Callable[[Backend], Any]] = (
+    HealthService,
+    QueueService,
+    ClusterService,
+    ProducerService,
+    LogService,
+    *map(transcoded, TRANSCODED),
+)
+
+
+def handlers(backend: Backend) -> Mapping[str, Any]:
+    """Return the handlers of all services by path, as `/alpacamq.v1.Queue/Work`."""
+    services = [make(backend) for make in SERVICES]
+    found: dict[str, Any] = {}
+    for service in services:
+        found |= service.__mapping__()
+    names = sorted({path.split("/")[1] for path in found})
+    for service in services:
+        if isinstance(service, HealthService):
+            service.services = frozenset(names)
+    for reflection in (ServerReflection, ServerReflectionV1Alpha):
+        found |= reflection(_service_names=names).__mapping__()
+    return found

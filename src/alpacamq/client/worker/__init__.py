@@ -1,0 +1,1 @@
+"""Workers: functions that process the messages of queues."""

@@ -1,0 +1,1 @@
+"""The programs of examples/python, run as users run them."""
