@@ -287,9 +287,10 @@ class Consumer:
             lost, self._lost = self._lost, set()
             self._forget(lost)
             await _call(self._on_lost, lost)
-        if self._target is None:
+        target = self._target
+        if target is None:
             return
-        if revoked := self._owned - self._target:
+        if revoked := self._owned - target:
             if self._settings.auto_commit_s is not None:
                 # The application waits: it has processed what was delivered.
                 positions = self.positions()
@@ -297,17 +298,17 @@ class Consumer:
             await _call(self._on_revoked, revoked)
             self._forget(revoked)
             self._acknowledge()
-        if added := self._target - self._owned:
+        if (added := target - self._owned) and self._target is target:
             try:
-                offsets = await self._start_offsets(added)
+                committed = await self.committed(added)
+                offsets = await self._start_offsets(committed)
             except MemberFenced:
                 self._heartbeat_due.set()  # which joins again
                 return
-            if self._lost or self._target is None or not added <= self._target:
-                self._is_changed = True  # assigned otherwise meanwhile
-                return
+            if self._target is not target:
+                return  # assigned otherwise meanwhile, which `_is_changed` says
             self._owned |= added
-            self._committed.update(offsets)
+            self._committed.update({place: each for place, each in committed.items() if each is not None})
             self._fetcher.assign(offsets)
             self._acknowledge()
             await _call(self._on_assigned, added)
@@ -324,9 +325,10 @@ class Consumer:
         self._is_heartbeat_full = True
         self._heartbeat_due.set()
 
-    async def _start_offsets(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        committed = await self.committed(places)
-        missing = [place for place in places if committed[place] is None]
+    async def _start_offsets(
+        self, committed: Mapping[TopicPartition, int | None]
+    ) -> dict[TopicPartition, int]:
+        missing = [place for place, offset in committed.items() if offset is None]
         if missing and self._settings.reset == "error":
             raise OffsetOutOfRange(
                 f"group {self.group!r} has no committed offset in {', '.join(map(str, sorted(missing)))}",
@@ -541,9 +543,8 @@ class Consumer:
         self._is_heartbeat_full = True
         self._target = None
         self._lost |= self._owned
-        if self._lost:
-            self._is_changed = True
-            self._fetcher.wake()
+        self._is_changed = True
+        self._fetcher.wake()
 
     async def _send_heartbeat(self) -> float:
         """Send a heartbeat; return when the next one is due."""

@@ -209,7 +209,6 @@ class Producer:
         self._under_way: set[str] = set()
         self._unreported: Exception | None = None
         self._is_closed = False
-        self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.transaction: Enlisting | None = None
 
@@ -331,8 +330,6 @@ class Producer:
         return Delivery(self, batch, index)
 
     def _cannot_send(self, topic: str) -> Exception:
-        if self._failure is not None:
-            return self._failure
         if self._is_closed:
             return Closed("the producer is closed")
         if topic not in self._topics:
@@ -454,11 +451,6 @@ class Producer:
         self._active.clear()
         if isinstance(error, Closed):
             self._is_closed = True
-
-    def fail(self, error: Exception) -> None:
-        """Refuse further records: another producer has taken over."""
-        self._failure = error
-        self.abandon(error)
 
     def reported(self, error: Exception) -> None:
         """Take note that the application knows an error."""
