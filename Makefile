@@ -16,8 +16,11 @@ cluster: ## Set up and start three nodes on this machine, on ./data/cluster
 	@scripts/setup run
 	@ALPACAMQ_CLUSTER_REPLICATION_FACTOR=3 $(BIN)/alpacamq serve --processes 3 --data-dir data/cluster
 
+# Each worker gets a part of the suite in order, so that few start the brokers that tests of a module share.
+PARALLEL := -n auto --dist worksteal
+
 test: lint ## Check style and types, then run the tests
-	@$(BIN)/pytest -q -n auto -m "not heavy"
+	@$(BIN)/pytest -q $(PARALLEL) -m "not heavy"
 
 # The tests of these clients are skipped without them. Needs npm and Go.
 clients: ## Install the JavaScript and Go clients that tests/compat uses if they are there
@@ -29,7 +32,7 @@ UNIT := tests/model tests/protocol tests/consensus tests/replication tests/clust
 	tests/log tests/test_architecture.py
 
 check: lint ## Check style and types, then run the unit tests, within 90 seconds
-	@$(BIN)/pytest -q -n auto -m "not heavy" --hypothesis-profile=check -k "not fuzz and not _model" $(wildcard $(UNIT))
+	@$(BIN)/pytest -q $(PARALLEL) -m "not heavy" --hypothesis-profile=check -k "not fuzz and not _model" $(wildcard $(UNIT))
 
 lint: ## Check style and types only
 	@scripts/setup dev
@@ -83,7 +86,7 @@ mutants: ## Change every condition of the cluster's cores, and look for changes 
 
 fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev
-	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or test_hostile"
+	@$(BIN)/pytest -q $(PARALLEL) -o timeout=7200 -k "fuzz or test_hostile"
 
 hostile: ## Send hostile requests of every kind and print what others wait and the memory they take
 	@scripts/setup dev

@@ -1,14 +1,14 @@
-"""How many messages a second can several consumers receive and acknowledge, ten at a time?
+"""How many messages a second can several consumers receive and acknowledge?
 
 100 B messages, a backlog to begin with. Over SQS against ElasticMQ, which keeps its queues in memory, with
-the same requests; over HTTP, with Redis streams and a consumer group beside it for scale: the work is the
-same, the requests are not.
+the same requests, ten at a time; over HTTP, ten at a time, and over gRPC, by streams, with Redis streams and
+a consumer group beside them for scale: the work is the same, the requests are not.
 """
 
 import time
 from collections.abc import Callable, Sequence
 
-from . import http_load, redis_streams
+from . import grpc_load, http_load, redis_streams
 from .elasticmq import elasticmq
 from .jars import Unavailable
 from .redis_streams import redis_streams as redis
@@ -33,6 +33,7 @@ def run(session: Session, report: Report) -> None:
         session, report, "SQS", [AlpacaMQ(), *_peers(report, elasticmq)], _sqs, session.scaled(60_000, 2_000)
     )
     _compare(session, report, "HTTP", [AlpacaMQ()], _http, session.scaled(100_000, 2_000))
+    _compare(session, report, "gRPC", [AlpacaMQ()], _grpc, session.scaled(200_000, 2_000))
     _compare(session, report, "Redis", _peers(report, redis), _redis, session.scaled(200_000, 2_000))
 
 
@@ -86,6 +87,11 @@ def _http(server: Server, name: str, messages: int) -> Callable[[], None]:
     address = server.addresses["http"]
     http_load.fill(address, name, messages, BODY)
     return lambda: http_load.drain(address, name, messages, CONSUMERS)
+
+
+def _grpc(server: Server, name: str, messages: int) -> Callable[[], None]:
+    http_load.fill(server.addresses["http"], name, messages, BODY)
+    return lambda: grpc_load.drain(server.addresses["grpc"], name, messages, CONSUMERS)
 
 
 def _redis(server: Server, _name: str, messages: int) -> Callable[[], None]:

@@ -57,6 +57,13 @@ class _FailuresAtOnce:
             self._terminal.write_line(f"failed: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return more workers than processors: half of the time, tests wait for timeouts and processes."""
+    processors = os.cpu_count() or 1
+    return processors + 2
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.getplugin("terminalreporter")

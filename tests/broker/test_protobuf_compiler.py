@@ -94,6 +94,10 @@ async def test_the_process_starts_with_the_first_schema_and_stays(compiler: Prot
         pytest.param("option a = " + "{" * MAX_SCHEMA_BYTES, "line 1, column", id="1 MiB of braces"),
         pytest.param("x" * MAX_SCHEMA_BYTES, "line 1, column 1: Expected top-level", id="1 MiB of a name"),
         pytest.param('"' + "a" * MAX_SCHEMA_BYTES, "line 1, column", id="1 MiB of a string"),
+        pytest.param("/*" * (MAX_SCHEMA_BYTES // 2), "line 1, column", id="1 MiB of comments"),
+        pytest.param(
+            " " * MAX_SCHEMA_BYTES + "!", "line 1, column 1048577", id="1 MiB of white space and no base64"
+        ),
         pytest.param("\0\0", "line 1, column 1: Invalid control characters", id="NUL"),
         pytest.param(
             "map_entry message { [ } ] option {", "line 1, column", id="map_entry without a message"

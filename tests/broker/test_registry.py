@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from alpacamq.broker.registry import ParsedSchemas, Registry
+from alpacamq.broker.registry import LARGE_CHARACTERS, ParsedSchemas, Registry
 from alpacamq.model.errors import InvalidRecord
 from alpacamq.model.topics import SCHEMAS_TOPIC
-from alpacamq.registry import avro
+from alpacamq.registry import avro, languages
 from alpacamq.registry.errors import IncompatibleSchema, SchemaNotFound
 from alpacamq.registry.messages import (
     CheckCompatibility,
@@ -26,7 +26,7 @@ from alpacamq.registry.messages import (
     SetConfig,
     Source,
 )
-from alpacamq.registry.schema import InvalidSchema, SchemaType
+from alpacamq.registry.schema import InvalidSchema, ParsedSchema, SchemaType
 from alpacamq.registry.settings import CompatibilityLevel, ConfigUpdate
 from tests.registry.toy_language import ToySchema, teach
 
@@ -59,6 +59,37 @@ async def test_large_schemas_are_printed_outside_the_event_loop(
         await register(broker.registry, "one", json.dumps({"type": "record", "name": "R", "fields": fields}))
     assert len(threads) == 2
     assert threading.current_thread() not in threads
+
+
+async def test_large_schemas_are_parsed_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Semaphore(0), threading.Event()
+    parse = languages.parse
+
+    def slow_parse(source: Source) -> ParsedSchema:
+        if len(source.text) > LARGE_CHARACTERS:
+            began.release()
+            may_end.wait(60)
+        return parse(source)
+
+    def padded(characters: int) -> Source:
+        return Source(SchemaType.AVRO, '"int"' + " " * characters)
+
+    monkeypatch.setattr(languages, "parse", slow_parse)
+    async with running(tmp_path) as broker:
+        try:
+            large = [
+                asyncio.create_task(broker.registry.parse(padded(LARGE_CHARACTERS + at))) for at in (1, 2)
+            ]
+            assert await asyncio.to_thread(began.acquire, timeout=30)
+            large[0].cancel()
+            # Smaller ones do not wait, and a client that leaves gives its turn to nobody.
+            await broker.registry.parse(padded(LARGE_CHARACTERS - 10))
+            assert not began.acquire(blocking=False)
+        finally:
+            may_end.set()
+        assert await large[1]
 
 
 async def test_schemas_survive_a_restart(tmp_path: Path) -> None:

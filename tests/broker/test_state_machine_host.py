@@ -1,6 +1,7 @@
 """The host of state machines, with a simple machine: counters by name."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -160,12 +161,14 @@ class Host:
         broker.open()
         if "counters" not in broker.topics.image.topics:
             await broker.topics.create("counters", partitions=1, overrides=self.overrides)
+        clock = SteadyClock(broker.clock)
+        self.now_ms = clock.now_ms
         with ThreadPoolExecutor(1) as executor:
             shard = StateMachineHost(
                 broker.topics.partition("counters", 0),
                 self._make,
                 StateSnapshots(self.disk, self.path / "data" / "snapshots" / "counters"),
-                SteadyClock(broker.clock),
+                clock,
                 executor,
                 batching=self.batching,
             )
@@ -347,6 +350,26 @@ async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None
         shard.post(SetDeadline(at_ms=0))
         await eventually(lambda: machine.ticks)
         assert machine.ticks == 1
+
+
+async def test_requests_sent_while_the_process_was_stopped_are_handled_before_deadlines_that_passed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "STALL_SECONDS", 0.1)
+    async with host.running() as shard:
+        await add(shard, b"a")
+        machine = host.made[-1]
+        loop = asyncio.get_running_loop()
+        due_ms = host.now_ms() + 100
+        shard.post(SetDeadline(at_ms=due_ms))
+        await shard.handled()
+        # As a heartbeat: it comes while the process is stopped, and after the deadline.
+        loop.call_later(0.15, shard.post, SetDeadline(at_ms=due_ms + 3_600_000))
+        loop.call_later(0.05, time.sleep, 0.3)
+
+        await eventually(lambda: machine.deadline_ms == due_ms + 3_600_000)
+        await add(shard, b"a")
+        assert machine.ticks == 0
 
 
 async def test_a_machine_that_is_always_due_does_not_block_the_event_loop(host: Host) -> None:

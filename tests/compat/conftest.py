@@ -18,7 +18,11 @@ from .kcat import Kcat
 ADMINS: tuple[type[Admin], ...] = (Confluent, KafkaPython, AioKafka)
 CLIENTS: tuple[type[Client], ...] = (*ADMINS, Kcat)
 
+# No member that a test does not kill is to lose its session, however busy the machine.
 CONFIG = """
+[groups]
+session_timeout_ms = 120000
+
 [topics]
 auto_create = false
 

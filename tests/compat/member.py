@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--assignor", default="range")
     parser.add_argument("--instance")
-    parser.add_argument("--session-ms", type=int, default=6000)
+    parser.add_argument("--session-ms", type=int, default=30_000)
     options = parser.parse_args()
     match options.client:
         case "confluent-kafka":

@@ -14,6 +14,8 @@ from tests.brokers import Output
 from tests.waiting import eventually
 
 STOP_S = 30.0
+# On a busy machine a member may be silent for seconds, and reads again what it could not commit.
+SESSION_MS = 30_000
 CLOSING_S = 40.0
 
 
@@ -38,7 +40,7 @@ class Member:
         topic: str,
         *,
         instance: str = "",
-        session_ms: int = 6000,
+        session_ms: int = SESSION_MS,
     ) -> None:
         command = [sys.executable, "-m", "tests.compat.member", style.client, address, group, topic]
         command += ["--assignor", style.assignor, "--session-ms", str(session_ms)]
@@ -85,7 +87,16 @@ class Member:
     @property
     def values(self) -> list[str]:
         """The values it has read, in order."""
-        return [line.split(" ", 3)[3] for line in list(self.output.lines) if line.startswith("read")]
+        return [value for _, _, value in self.reads]
+
+    @property
+    def reads(self) -> list[tuple[str, str, str]]:
+        """The partition, offset and value of each record it has read, in order."""
+        lines = [line for line in list(self.output.lines) if line.startswith("read")]
+        return [
+            (partition, offset, value)
+            for _, partition, offset, value in (each.split(" ", 3) for each in lines)
+        ]
 
     def full_output(self) -> str:
         """Return all its output, for failure messages."""
@@ -107,7 +118,7 @@ def members_of(address: str, group: str, topic: str) -> Iterator[Callable[..., M
     """Start members of one group; all are ended on exit."""
     started: list[Member] = []
 
-    def start(style: Style, *, instance: str = "", session_ms: int = 6000) -> Member:
+    def start(style: Style, *, instance: str = "", session_ms: int = SESSION_MS) -> Member:
         member = Member(style, address, group, topic, instance=instance, session_ms=session_ms)
         started.append(member)
         return member
@@ -150,5 +161,13 @@ def all_read(members: Sequence[Member], values: Sequence[str], *, within_s: floa
 def read_once(members: Sequence[Member], values: Sequence[str]) -> None:
     """Check that every value was read by one member, once."""
     surplus = Counter(value for member in members for value in member.values) - Counter(values)
+    if not surplus:
+        return
+    # Tells records that were written twice, at different offsets, from those read twice.
+    places: dict[str, list[str]] = {}
+    for member in members:
+        for partition, offset, value in member.reads:
+            places.setdefault(value, []).append(f"{partition}/{offset}")
+    repeated = "\n".join(f"{value}: {', '.join(places[value])}" for value in list(surplus)[:20])
     stories = "\n\n".join(member.full_output() for member in members)
-    assert not surplus, f"read more than once: {list(surplus)[:20]}\n{stories}"
+    raise AssertionError(f"read more than once, at partition/offset:\n{repeated}\n{stories}")

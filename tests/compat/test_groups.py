@@ -128,14 +128,12 @@ def test_a_member_keeps_reading_partitions_that_do_not_move(
 def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
     start: Start, confluent: Confluent, topic: str, style: Style
 ) -> None:
-    session_ms = 20_000
-    first = start(style, instance="one", session_ms=session_ms)
-    second = start(style, instance="two", session_ms=session_ms)
+    first, second = start(style, instance="one"), start(style, instance="two")
     settled([first, second], PARTITIONS)
     losses, owned = list(first.losses), second.owned
 
     second.stop()
-    again = start(style, instance="two", session_ms=session_ms)
+    again = start(style, instance="two")
     settled([first, again], PARTITIONS)
 
     assert again.owned == owned
@@ -160,7 +158,8 @@ def test_members_continue_at_their_offsets_after_a_restart_of_the_broker(
     client = Confluent(broker.address)
     client.create_topic(topic, partitions=PARTITIONS)
     with members_of(broker.address, topic, topic) as start:
-        members = [start(style), start(style)]
+        # A client that has not found its coordinator again cannot leave, and the newcomer has to wait.
+        members = [start(style, session_ms=10_000) for _ in range(2)]
         settled(members, PARTITIONS)
         produce(client, topic, values(0, 100))
         all_read(members, values(0, 100))

@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka.schema_registry import (
     AsyncSchemaRegistryClient,
     ConfigCompatibilityLevel,
+    Metadata,
+    MetadataProperties,
     Schema,
     SchemaReference,
     SchemaRegistryClient,
@@ -15,9 +17,26 @@ from confluent_kafka.schema_registry import (
     ServerConfig,
     header_schema_id_serializer,
 )
-from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.avro import (
+    AsyncAvroDeserializer,
+    AsyncAvroSerializer,
+    AvroDeserializer,
+    AvroSerializer,
+)
+from confluent_kafka.schema_registry.json_schema import (
+    AsyncJSONDeserializer,
+    AsyncJSONSerializer,
+    JSONDeserializer,
+    JSONSerializer,
+)
+from confluent_kafka.schema_registry.protobuf import (
+    AsyncProtobufDeserializer,
+    AsyncProtobufSerializer,
+    ProtobufDeserializer,
+    ProtobufSerializer,
+)
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.brokers import Broker
 
@@ -136,6 +155,150 @@ def test_schemas_refer_to_others(client: SchemaRegistryClient, topic: str, subje
     with pytest.raises(SchemaRegistryError) as refused:
         client.delete_version(part, 1)
     assert refused.value.error_code == 42206
+
+
+def order_type() -> Any:
+    """Return the class that protoc would generate for an order that imports its item from another file."""
+    part = descriptor_pb2.FileDescriptorProto(name="shop/item.proto", package="shop", syntax="proto3")
+    add_field(part.message_type.add(name="Item"), "name")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="shop/order.proto", package="shop", syntax="proto3", dependency=[part.name]
+    )
+    add_field(file.message_type.add(name="Order"), "item", ".shop.Item")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(part)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+def add_field(message: Any, name: str, kind: str = "") -> None:
+    field = message.field.add(name=name, number=1, json_name=name)
+    field.label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    if kind:
+        field.type, field.type_name = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE, kind
+    else:
+        field.type = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+
+
+IN_HEADERS = {"schema.id.serializer": header_schema_id_serializer}
+LATEST_ONLY = {"auto.register.schemas": False, "use.latest.version": True}
+
+
+@pytest.mark.parametrize("conf", [{}, IN_HEADERS], ids=["prefix", "header"])
+def test_protobuf_registers_the_files_that_it_imports(
+    client: SchemaRegistryClient, url: str, topic: str, subject: str, conf: dict[str, Any]
+) -> None:
+    order = order_type()
+    headers: list[tuple[str, bytes]] = []
+    sent = context(topic, headers)
+    data = ProtobufSerializer(order, client, conf)(order(item={"name": "fresh hay"}), sent)
+    assert bool(headers) == bool(conf)
+    other = SchemaRegistryClient({"url": url})
+    (reference,) = other.get_latest_version(subject).schema.references or []
+    assert (reference.name, reference.version) == ("shop/item.proto", 1)
+    assert other.get_referenced_by(str(reference.subject), 1) == [other.get_latest_version(subject).schema_id]
+    read = ProtobufDeserializer(order, {}, other)(data, sent)
+    assert read.item.name == "fresh hay"
+    # A client that has read the text of the latest version takes it for the descriptor later.
+    another = SchemaRegistryClient({"url": url})
+    latest = ProtobufSerializer(order, another, LATEST_ONLY)(order(item={"name": "straw"}), context(topic))
+    assert latest is not None
+    assert int.from_bytes(latest[1:5], "big") == other.get_latest_version(subject).schema_id
+
+
+def test_json_refers_to_others_and_uses_the_latest_version(
+    client: SchemaRegistryClient, topic: str, subject: str
+) -> None:
+    part = f"{subject}.part"
+    client.register_schema(part, Schema(JSON_ORDER, "JSON"))
+    cart = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Cart",
+        "type": "object",
+        "properties": {"first": {"$ref": "order.json"}},
+    }
+    schema = Schema(json.dumps(cart), "JSON", [SchemaReference("order.json", part, 1)])
+    data = JSONSerializer(schema, client)({"first": VALUE}, context(topic))
+    reader: Any = JSONDeserializer(None, schema_registry_client=client)
+    assert reader(data, context(topic)) == {"first": VALUE}
+    assert JSONSerializer(schema, client, conf=LATEST_ONLY)({"first": VALUE}, context(topic)) == data
+
+
+@pytest.mark.parametrize("conf", [{}, IN_HEADERS], ids=["prefix", "header"])
+@pytest.mark.parametrize("kind", ["AVRO", "JSON", "PROTOBUF"])
+async def test_asynchronous_serializers(url: str, topic: str, kind: str, conf: dict[str, Any]) -> None:
+    sent = context(topic, [])
+    async with AsyncSchemaRegistryClient({"url": url}) as client:
+        if kind == "AVRO":
+            data = await (await AsyncAvroSerializer(client, ORDER, conf=conf))(VALUE, sent)
+            read = await (await AsyncAvroDeserializer(client))(data, sent)
+        elif kind == "JSON":
+            data = await (await AsyncJSONSerializer(JSON_ORDER, client, conf=conf))(VALUE, sent)
+            reader: Any = await AsyncJSONDeserializer(None, schema_registry_client=client)
+            read = await reader(data, sent)
+        else:
+            order = order_type()
+            value = order(item={"name": VALUE["item"]})
+            data = await (await AsyncProtobufSerializer(order, client, conf))(value, sent)
+            decoded: Any = await (await AsyncProtobufDeserializer(order, {}, client))(data, sent)
+            read = {"item": decoded.item.name}
+        assert bool(sent.headers) == bool(conf)
+        assert read == VALUE
+
+
+def test_contexts_have_ids_of_their_own(client: SchemaRegistryClient, topic: str, subject: str) -> None:
+    context_name = f".{topic}"
+    in_context = f":{context_name}:{subject}"
+    assert client.register_schema(in_context, Schema(ORDER, "AVRO")) == 1
+    assert context_name in client.get_contexts()
+    assert client.get_subjects(subject_prefix=f":{context_name}:") == [in_context]
+    assert (
+        client.get_schema(1, in_context).schema_str == client.get_latest_version(in_context).schema.schema_str
+    )
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.get_latest_version(f"{subject}-other")
+    assert refused.value.error_code == 40401
+
+
+def test_normalization_finds_a_schema_that_is_written_otherwise(
+    client: SchemaRegistryClient, subject: str
+) -> None:
+    written = json.dumps(
+        {
+            "fields": [{"type": {"type": "string"}, "name": "item"}],
+            "type": "record",
+            "doc": "",
+            "name": "Order",
+        }
+    )
+    schema_id = client.register_schema(subject, Schema(ORDER, "AVRO"), normalize_schemas=True)
+    assert client.register_schema(subject, Schema(written, "AVRO"), normalize_schemas=True) == schema_id
+    assert client.lookup_schema(subject, Schema(written, "AVRO"), normalize_schemas=True).version == 1
+
+
+def test_versions_are_deleted_and_found_by_metadata(client: SchemaRegistryClient, subject: str) -> None:
+    stable, barn = (Metadata(None, MetadataProperties({"owner": each}), None) for each in ("stable", "barn"))
+    first = client.register_schema(subject, Schema(ORDER, "AVRO", metadata=stable))
+    second = client.register_schema(subject, Schema(NEWER, "AVRO", metadata=barn))
+    found = client.get_latest_with_metadata(subject, {"owner": "stable"})
+    assert (found.schema_id, found.version) == (first, 1)
+    assert [(each.subject, each.version) for each in client.get_schema_versions(second)] == [(subject, 2)]
+    assert client.test_compatibility_all_versions(subject, Schema(NEWER, "AVRO"))
+    assert client.delete_version(subject, 1) == 1
+    assert client.get_versions(subject) == [2]
+    assert client.get_version(subject, 1, deleted=True).schema_id == first
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.delete_version(subject, 2, permanent=True)
+    assert refused.value.error_code == 40407
+    assert client.delete_version(subject, 1, permanent=True) == 1
+    with pytest.raises(SchemaRegistryError) as refused:
+        client.get_version(subject, 1, deleted=True)
+    assert refused.value.error_code == 40402
+    client.delete_subject(subject)
+    assert subject not in client.get_subjects()
+    assert client.get_subjects(subject_prefix=subject, deleted=True) == [subject]
+    assert client.get_global_mode() == "READWRITE"
+    assert client.get_config(None).compatibility_level == "BACKWARD"
 
 
 def test_every_method_of_the_client(client: SchemaRegistryClient, subject: str) -> None:

@@ -5,7 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from cryptography.x509 import load_pem_x509_certificate
 
 from tests import tokens
 from tests.brokers import ANY_PORT, Broker
@@ -54,7 +57,7 @@ class Secured:
         return (
             tls_section(self.authority, self.server)
             + f"crl = '{self.authority.crl}'\nprincipal_rules = 'RULE:^CN=(.*)$/$1/L'\n"
-            + "".join(f"[{name}]\n{api}" for name in ("kafka", "http", "sqs"))
+            + "".join(f"[{name}]\n{api}" for name in ("kafka", "http", "sqs", "registry"))
             + f"[listeners.local]\nlisten = '{self.local}'\nauthentication = 'none'\n"
             f"[listeners.web]\napi = 'http'\nlisten = '{self.web}'\nauthentication = 'none'\n"
             + f"[security]\nauthentication = true\nacls = true\nsuper_users = ['User:alice']\n"
@@ -238,6 +241,25 @@ def test_http_clients_authenticate_by_certificate_or_password(secured: Secured) 
         assert other.post("/topics", json={"name": "bobs"}).status_code == 403
 
 
+def test_a_key_that_a_certificate_creates_ends_with_it(secured: Secured) -> None:
+    bob = secured.authority.client("bob")
+    end_ms = round(
+        load_pem_x509_certificate(bob.certificate.read_bytes()).not_valid_after_utc.timestamp() * 1000
+    )
+    url = f"https://{secured.broker.http_address}"
+    with httpx.Client(verify=client_context(secured.authority, bob), base_url=url) as client:
+        made = client.post("/keys", json={}).json()
+        assert abs(made["expires"] - end_ms) < 10_000
+        shorter = client.post("/keys", json={"expires_in_ms": 60_000}).json()
+        assert shorter["expires"] < end_ms
+        longer = client.post("/keys", json={"expires_in_ms": end_ms})
+        assert longer.status_code == 403
+        assert client.post(f"/keys/{made['id']}/rotate", json={}).status_code == 403
+    with httpx.Client(verify=client_context(secured.authority), base_url=url) as client:
+        headers = {"Authorization": f"Bearer {made['key']}"}
+        assert client.get("/topics", headers=headers).status_code == 200
+
+
 def test_a_large_response_and_a_refused_request_arrive_whole_over_https(secured: Secured, topic: str) -> None:
     context = client_context(secured.authority, secured.alice)
     with httpx.Client(verify=context, base_url=f"https://{secured.broker.http_address}") as alice:
@@ -296,6 +318,56 @@ def test_sqs_clients_sign_with_a_key_with_and_without_a_certificate(secured: Sec
     bob = secured.authority.client("bob")
     pair = (str(bob.certificate), str(bob.key))
     assert is_delivered(sqs_client(secured, Config(client_cert=pair), *key), f"{topic}-2")
+
+
+def registry_client(
+    secured: Secured, pair: Pair | None = None, settings: Mapping[str, str] | None = None
+) -> SchemaRegistryClient:
+    conf: dict[str, Any] = {
+        "url": f"https://{secured.broker.registry_address}",
+        "ssl.ca.location": str(secured.authority.ca),
+        "max.retries": 0,
+        **(settings or {}),
+    }
+    if pair is not None:
+        conf |= {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+    return SchemaRegistryClient(conf)
+
+
+def test_registry_clients_authenticate_by_certificate_password_or_token(secured: Secured, topic: str) -> None:
+    schema = Schema('"string"', "AVRO")
+    clients = {
+        "certificate": registry_client(secured, secured.alice),
+        "password": registry_client(secured, settings={"basic.auth.user.info": f"alice:{PASSWORD}"}),
+        "token": registry_client(
+            secured,
+            settings={
+                "bearer.auth.credentials.source": "STATIC_TOKEN",
+                "bearer.auth.token": tokens.token("alice"),
+                "bearer.auth.logical.cluster": "any",
+                "bearer.auth.identity.pool.id": "any",
+            },
+        ),
+    }
+    for name, client in clients.items():
+        subject = f"{topic}-{name}"
+        client.register_schema(subject, schema)
+        assert client.get_latest_version(subject).schema.schema_str == schema.schema_str
+    # A user without rights, and one that does not say who it is.
+    bob = registry_client(secured, secured.authority.client("bob"))
+    assert bob.get_subjects() == []
+    for client, status in ((bob, 403), (registry_client(secured), 401)):
+        with pytest.raises(SchemaRegistryError) as refused:
+            client.register_schema(f"{topic}-other", schema)
+        assert refused.value.http_status_code == status
+
+
+@pytest.mark.parametrize("api", ["http", "sqs", "registry"])
+def test_https_listeners_refuse_names_that_are_not_theirs(secured: Secured, api: str) -> None:
+    address = getattr(secured.broker, f"{api}_address")
+    with httpx.Client(verify=client_context(secured.authority, secured.alice)) as client:
+        refused = client.get(f"https://{address}/subjects", headers={"Host": "evil.example"})
+    assert refused.status_code == 421
 
 
 def serial_of(address: str, authority: Authority) -> int:

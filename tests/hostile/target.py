@@ -66,6 +66,10 @@ header_timeout_ms = {SLOW_MS}
 max_connections = {MAX_CONNECTIONS}
 header_timeout_ms = {SLOW_MS}
 
+[registry]
+max_connections = {MAX_CONNECTIONS}
+header_timeout_ms = {SLOW_MS}
+
 [cluster]
 nodes = ["1@127.0.0.1:CLUSTER_PORT"]
 listen = "127.0.0.1:CLUSTER_PORT"
@@ -109,6 +113,7 @@ CRASHES = {
     "library_message",
     "peer_call_crashed",
     "peer_connection_crashed",
+    "registry_request_failed",
     "request_failed",
     "sqs_request_failed",
 }
@@ -168,6 +173,28 @@ class Sending:
         self._client.send(self._request)
         answer = self._client.answer()
         assert answer.status == 200, answer
+
+    def close(self) -> None:
+        self._client.socket.close()
+
+
+class LookingUp:
+    """A serializer that looks up a schema again and again, with an API key."""
+
+    def __init__(self, target: "Target") -> None:
+        self._client = Client(target.registry)
+        headers = target.bearer(BYSTANDER)
+        path = f"/subjects/{BYSTANDERS}-value/versions"
+        self._ask(http_request("POST", path, b'{"schema": "\\"string\\""}', headers))
+        self._request = http_request("GET", f"{path}/latest", b"", headers)
+
+    def _ask(self, request: bytes) -> None:
+        self._client.send(request)
+        answer = self._client.answer()
+        assert answer.status == 200, answer
+
+    def send(self) -> None:
+        self._ask(self._request)
 
     def close(self) -> None:
         self._client.socket.close()
@@ -276,6 +303,10 @@ class Target:
     def sqs(self) -> tuple[str, int]:
         return _split(self.broker.sqs_address)
 
+    @property
+    def registry(self) -> tuple[str, int]:
+        return _split(self.broker.registry_address)
+
     def kafka(self, name: str) -> "LoggedIn":
         """Return a Kafka connection of a user."""
         wire = LoggedIn(self.kafka_address)
@@ -326,9 +357,10 @@ class Target:
             return client.answer(to_head=method == "HEAD")
 
     def ask_sqs(self, request: bytes) -> Answer:
-        with Client(self.sqs) as client:
-            client.send(request)
-            return client.answer()
+        return _asked(self.sqs, request)
+
+    def ask_registry(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        return _asked(self.registry, http_request(method, path, body, headers))
 
     def queue_url(self, topic: str) -> str:
         return f"http://{self.broker.sqs_address}/000000000000/{topic}"
@@ -363,7 +395,9 @@ class Target:
     @property
     def connections(self) -> int:
         """The open connections of the broker's listeners."""
-        return self.connections_to(self.kafka_address, self.http, self.sqs, self.cluster, self.encrypted)
+        return self.connections_to(
+            self.kafka_address, self.http, self.sqs, self.registry, self.cluster, self.encrypted
+        )
 
     def connections_to(self, *listeners: tuple[str, int]) -> int:
         ports = {port for _, port in listeners}
@@ -388,6 +422,12 @@ class Target:
         event = eventually(found, what="the event in the log")
         assert event is not None
         return event
+
+
+def _asked(address: tuple[str, int], request: bytes) -> Answer:
+    with Client(address) as client:
+        client.send(request)
+        return client.answer()
 
 
 class LoggedIn(Wire):
@@ -417,7 +457,7 @@ class Watched:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        kinds = (Producing, Publishing, Sending)
+        kinds = (Producing, Publishing, Sending, LookingUp)
         self._bystanders = {kind.__name__: Bystander(kind(target), target.work_ms) for kind in kinds}
         self._most_bytes = 0
         self._stopping = threading.Event()

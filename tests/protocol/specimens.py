@@ -19,6 +19,7 @@ from alpacamq.protocol.notation import (
     WireType,
     fields_of,
 )
+from alpacamq.protocol.schema import encode
 
 FIXED = {
     "?": st.booleans(),
@@ -89,6 +90,17 @@ def served() -> list[tuple[Api, int]]:
 def messages() -> list[tuple[type[Message], int]]:
     """Every request and response in every version that is served."""
     return [(message, version) for api, version in served() for message in (api.request, api.response)]
+
+
+@cache
+def layouts() -> list[tuple[type[Message], int]]:
+    """Every request and response in the first version of each of its layouts: many versions have the same."""
+    first: dict[tuple[type[Message], bool, bytes], int] = {}
+    for api, version in served():
+        for message in (api.request, api.response):
+            written = encode(specimen(message, version), version)
+            first.setdefault((message, version >= api.flexible_from, written), version)
+    return [(message, version) for (message, _, _), version in first.items()]
 
 
 def name_of(value: object) -> str:

@@ -18,7 +18,7 @@ from alpacamq.protocol.produce_codec import decode_produce
 from alpacamq.protocol.schema import decode, encode
 
 from . import test_fetch_codec, test_produce_codec
-from .specimens import messages, name_of, specimen
+from .specimens import layouts, name_of, specimen
 
 # False lengths and counts, in both encodings.
 CLAIMS = [
@@ -45,7 +45,7 @@ def distortions(valid: bytes, seed: int) -> Iterator[bytes]:
         yield rng.randbytes(rng.randrange(200))
 
 
-FUZZED = [case for case in messages() if encode(specimen(*case), case[1])]
+FUZZED = [case for case in layouts() if encode(specimen(*case), case[1])]
 REQUESTS = [(message, version) for message, version in FUZZED if message.__name__.endswith("Request")]
 
 

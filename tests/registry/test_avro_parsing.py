@@ -472,6 +472,18 @@ HOSTILE = {
     "unclosed strings": ('/*"*/' + '"' + 100_000 * '\\"', "invalid JSON"),
     "long number": (5_000 * "1", "invalid JSON: Exceeds the limit"),
     "long name": ('"' + 100_000 * "a" + '"', "unknown type 'aaaaaaaa"),
+    "digits and a letter": (
+        json.dumps(record(field("a", "double", default=1_000_000 * "1" + "x"))),
+        "is not a value of type double",
+    ),
+    "long namespace": (
+        json.dumps(record(field("a", "int"), namespace=500_000 * "a.")),
+        "name R has more than 1000 characters",
+    ),
+    "long alias": (
+        json.dumps(record(field("a", "int"), aliases=[1_000 * "a." + "b"])),
+        "name b has more than 1000 characters",
+    ),
 }
 
 
@@ -499,6 +511,15 @@ def test_work_on_defaults_is_bounded() -> None:
                 name="Z",
             )
         )
+
+
+def test_names_that_are_written_out_make_no_text_of_any_length() -> None:
+    """A type with the name of a kind is printed with its namespace wherever it is used."""
+    kind = {"type": "fixed", "name": "map", "size": 1}
+    uses = [field(f"f{index}", "map") for index in range(20_000)]
+    schema = parsed(record(field("first", kind), *uses, namespace=900 * "n"))
+    with pytest.raises(InvalidSchema, match="schema has more than 16777216 characters"):
+        _ = schema.canonical
 
 
 def test_long_chains_of_types_are_printed_without_recursion() -> None:

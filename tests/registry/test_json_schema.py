@@ -90,6 +90,11 @@ def test_booleans_are_schemas() -> None:
             id="huge exponent",
         ),
         pytest.param(
+            f'{{"maximum": 1e{"9" * 900}}}',
+            f"number 1e{'9' * 18}… has more than 1000 digits",
+            id="exponent of many digits",
+        ),
+        pytest.param(
             f'{{"maximum": {"1" * 10_000}}}',
             "Integer value out of range",
             id="huge integer",
@@ -352,6 +357,11 @@ def test_schemas_and_references_have_a_bounded_depth() -> None:
             "The regular expressions of the schema are too large",
             id="groups",
         ),
+        pytest.param(
+            {"pattern": "[" + "a" * 100_000 + "]"},
+            "The regular expressions of the schema are too large",
+            id="class",
+        ),
     ],
 )
 def test_schemas_that_take_too_long_to_build_are_refused(schema: Any, reason: str) -> None:
@@ -484,6 +494,13 @@ def test_numbers_are_compared_exactly() -> None:
     assert schema.mismatch(b"0.35") == Mismatch("", "0.35 is not a multiple of 0.1")
 
 
+def test_numbers_of_schemas_are_compared_with_all_their_digits() -> None:
+    digits = "0." + 40 * "1"
+    first, same, other = (parse(f'{{"const": {digits}{end}}}') for end in ("1", "10", "2"))
+    assert not first.incompatibilities(same)
+    assert first.incompatibilities(other)
+
+
 def test_a_message_is_short_whatever_the_value() -> None:
     found = parse('{"type": "integer"}').mismatch(b'"' + b"x" * 100_000 + b'"')
     assert found is not None
@@ -517,6 +534,13 @@ def test_a_union_that_refers_to_itself_by_name_checks_deep_data() -> None:
     schema = parsed({"$ref": "#/definitions/union", "definitions": {**kinds, "union": union}})
     assert schema.mismatch(b'{"next":' * 90 + b"{}" + b"}" * 90) is None
     assert schema.mismatch(b'{"next":' * 90 + b"1" + b"}" * 90) is not None
+
+
+@pytest.mark.parametrize("pattern", [1_000_000 * "[", 500_000 * "[\\", 500_000 * "(["])
+def test_a_pattern_with_classes_that_have_no_end_is_scanned_once(pattern: str) -> None:
+    schemas: list[dict[str, Any]] = [{"pattern": pattern}, {"patternProperties": {pattern: {}}}]
+    for schema in schemas:
+        assert len(refusal(msgspec.json.encode(schema).decode())) < 500
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", r"(\w+\s?)*$"])

@@ -7,6 +7,7 @@ import pytest
 
 from alpacamq.model.errors import AlpacaError, InvalidRequest
 from alpacamq.model.state_machine import Change, Pending, Request
+from alpacamq.registry.drafts import MAX_STORED_CHARACTERS
 from alpacamq.registry.errors import (
     ConfigNotFound,
     IdDoesNotMatch,
@@ -55,11 +56,13 @@ from alpacamq.registry.messages import (
     ListVersions,
     Lookup,
     MaxId,
+    ParsedText,
     ParseFirst,
     ReferencedBy,
     Register,
     SetConfig,
     SetMode,
+    Source,
     SourceOfId,
     SubjectVersion,
     VersionsOfId,
@@ -452,6 +455,12 @@ class TestReferences:
             host.register(f"s{at}", f"@r{at - 1}", Reference(f"r{at - 1}", f"s{at - 1}", 1))
         with pytest.raises(SchemaTooLarge):
             host.register("deep", f"@r{MAX_DEPTH}", Reference(f"r{MAX_DEPTH}", f"s{MAX_DEPTH}", 1))
+
+    def test_the_text_that_is_stored_has_a_limited_length(self, host: RegistryHost) -> None:
+        source = Source(SchemaType.AVRO, "a")
+        printed = ParsedText(source, (MAX_STORED_CHARACTERS + 1) * "a", "a")
+        with pytest.raises(SchemaTooLarge, match="in its stored form"):
+            host.send(Register(subject="one", draft=Draft(text="a"), evidence=Evidence((printed,))))
 
     def test_references_have_a_limited_number(self, host: RegistryHost) -> None:
         with pytest.raises(SchemaTooLarge):

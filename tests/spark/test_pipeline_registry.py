@@ -16,7 +16,7 @@ from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from tests.brokers import Broker
 
 from .pipeline_files import RecordedProgress, Workshop
-from .registries import allow_any_change, record, register, send_bytes
+from .registries import Registered, allow_any_change, record, register, send_bytes
 from .topics import deliveries, make_topic
 
 ARCHIVE = """
@@ -272,6 +272,53 @@ def test_sql_uses_typed_columns_of_values_and_keys(
     )
     with pytest.raises(PipelineFailed, match="at partition 0, offset 1 cannot be decoded"):
         workshop.run(failing)
+
+
+SUM = """
+kind = "transform"
+registry = "{registry}"
+sql = "SELECT id, size(tags) AS tags, id * 2 AS double, _offset FROM orders"
+[sources.orders]
+topic = "{topic}"
+decode = "registry"
+malformed = "drop"
+[sink]
+topic = "{topic}-out"
+key = "id"
+"""
+
+
+@pytest.mark.parametrize("language", ["JSON", "PROTOBUF"])
+def test_sql_goes_on_when_json_and_protobuf_schemas_evolve(
+    workshop: Workshop, cluster: Cluster, topic: str, registry: str, language: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-out", partitions=1)
+    subject = f"{topic}-value"
+    tags = {"type": "array", "items": {"type": "string"}}
+
+    def evolved(kind: str, **more: Any) -> Registered:
+        if language == "JSON":
+            properties = {"id": {"type": kind}, "tags": tags, **more}
+            return register(registry, subject, {"type": "object", "properties": properties}, language)
+        fields = "string note = 3;" if more else ""
+        kind = "int64" if more else "int32"
+        text = f'syntax = "proto3"; message Order {{ {kind} id = 1; repeated string tags = 2; {fields} }}'
+        return register(registry, subject, text, language)
+
+    def value(schema: Registered, order: dict[str, Any]) -> bytes:
+        return schema.json(order) if language == "JSON" else schema.protobuf(registry, order, "Order")
+
+    allow_any_change(registry, subject)
+    first = evolved("integer")
+    send_bytes(workshop.broker, topic, [value(first, {"id": 1, "tags": ["a", "b"]}), b"bad"])
+    pipeline = workshop.pipeline(SUM.format(topic=topic, registry=registry))
+    workshop.run(pipeline)
+    second = evolved("number", note={"type": "string"})
+    send_bytes(workshop.broker, topic, [value(second, {"id": 3, "tags": ["c"], "note": "n"})])
+    workshop.run(pipeline)
+    found = [json.loads(each.record.value or b"") for each in deliveries(cluster, f"{topic}-out")]
+    assert found == [{"id": 1, "tags": 2, "double": 2}, {"id": 3, "tags": 1, "double": 6}]
 
 
 def test_the_example_of_the_guide_reads_typed_columns(

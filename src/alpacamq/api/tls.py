@@ -9,6 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from struct import Struct
 from time import monotonic
 from typing import Any, Protocol, cast
 
@@ -44,6 +45,7 @@ _JOINED_BYTES = 16 << 10
 # 50 µs and brings no data.
 MAX_RECORDS = 64
 _RECORD_HEADER_BYTES = 5
+_record_size = Struct(">3xH").unpack_from
 # Of any version, with what encryption adds. TLS refuses larger records, and others than these types.
 _MAX_RECORD_BYTES = (16 << 10) + 2048
 _RECORD_TYPES = range(20, 25)
@@ -291,11 +293,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         """Return how much to decrypt in this turn: a number of records, none without its whole header."""
         at, size = self._missing_bytes, len(received)
         start = -self._partial_bytes
+        last = size - _RECORD_HEADER_BYTES
         for _ in range(MAX_RECORDS):
-            if at + _RECORD_HEADER_BYTES > size:
+            if at > last:
                 break
             start = at
-            at += _RECORD_HEADER_BYTES + (received[at + 3] << 8 | received[at + 4])
+            at += _RECORD_HEADER_BYTES + _record_size(received, at)[0]
         if at <= size:
             self._missing_bytes = self._partial_bytes = 0
             return at
@@ -488,12 +491,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         buffer = memoryview(protocol.get_buffer(-1))
         filled = 0
         is_end = False
-        incoming = self._incoming
+        incoming, partial_bytes, room = self._incoming, self._partial_bytes, len(buffer)
         read = cast("Callable[[int, memoryview], int]", tls.read)
         try:
             # As `_has_whole_records`.
-            while filled < len(buffer) and (incoming.pending > self._partial_bytes or tls.pending()):
-                count = read(len(buffer) - filled, buffer[filled:])
+            while filled < room and (incoming.pending > partial_bytes or tls.pending()):
+                count = read(room, buffer[filled:])  # no more than the buffer has room for
                 if not count:
                     is_end = True
                     break

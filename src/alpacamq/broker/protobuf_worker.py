@@ -154,7 +154,7 @@ def builtin_files() -> dict[str, str]:
 
 def _reason(output: str, names: Mapping[str, str], root: str) -> str:
     """Return the first errors of protoc's output, with line and column."""
-    reasons: list[str] = []
+    reasons: dict[str, None] = {}
     for line in output.splitlines():
         match = _ERROR.fullmatch(line)
         if (
@@ -168,11 +168,10 @@ def _reason(output: str, names: Mapping[str, str], root: str) -> str:
             name = names.get(match["fd"], root)
             place = f"line {match['line']}, column {match['column']}"
             reason = f"{place}: {reason}" if name == root else f"{name}, {place}: {reason}"
-        if reason not in reasons:
-            reasons.append(reason)
+        reasons[reason] = None
     # A file that cannot be found is said a second time with its line.
     placed = [reason for reason in reasons if "line " in reason]
-    return "; ".join((placed or reasons)[:MAX_ERRORS]) or "protoc does not accept the schema"
+    return "; ".join((placed or list(reasons))[:MAX_ERRORS]) or "protoc does not accept the schema"
 
 
 def _write_memory_file(content: bytes) -> int:

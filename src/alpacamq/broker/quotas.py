@@ -5,7 +5,7 @@ A change of quotas is in force with the next request.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
+from math import ceil
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -64,21 +64,21 @@ class Limit:
 
     __slots__ = (
         "__weakref__",
-        "_now",
-        "_quotas",
         "bucket",
         "burst",
         "grain",
         "identity",
         "message_bytes",
+        "now",
+        "quotas",
         "value",
     )
 
     def __init__(self, identity: _Identity, value: float, quotas: "Quotas") -> None:
         self.identity = identity
         self.value = value
-        self._quotas = quotas
-        self._now = quotas.now
+        self.quotas = quotas
+        self.now = quotas.now
         self.bucket = bucket_of(identity.key, value, quotas.now())
         # The amount that one request should not exceed.
         self.burst = max(1, int(self.bucket.burst))
@@ -89,26 +89,26 @@ class Limit:
 
     def charge(self, amount: float) -> int:
         """Count an amount; return how long the client has to be throttled, in milliseconds."""
-        seconds = self.bucket.charge(amount, self._now())
-        return self._quotas.throttled(self.identity, seconds) if seconds else 0
+        seconds = self.bucket.charge(amount, self.now())
+        return self.quotas.throttled(self.identity, seconds) if seconds else 0
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
         if self.bucket.level >= 0:
             return 0
-        return _milliseconds(self.bucket.wait_seconds(self._now()))
+        return _milliseconds(self.bucket.wait_seconds(self.now()))
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
         if wait_ms := self.wait_ms():
-            self._quotas.throttled(self.identity, wait_ms / 1000)
+            self.quotas.throttled(self.identity, wait_ms / 1000)
             raise QuotaExceeded(f"the quota {self.identity.key} of {self.value:g} is exceeded", wait_ms)
 
     def admit(self) -> bool:
         """Count one, unless the client has to wait."""
-        now = self._now()
+        now = self.now()
         if seconds := self.bucket.wait_seconds(now):
-            self._quotas.throttled(self.identity, seconds)
+            self.quotas.throttled(self.identity, seconds)
             return False
         self.bucket.charge(1, now)
         return True
@@ -124,6 +124,7 @@ class TrafficLimit:
     __slots__ = (
         "_all",
         "_burst_bytes",
+        "buckets",
         "burst_bytes",
         "grain_bytes",
         "grain_messages",
@@ -135,18 +136,22 @@ class TrafficLimit:
         self.of_bytes = of_bytes
         self.of_messages = of_messages
         self._all = (*of_bytes,) if of_messages is None else (*of_bytes, of_messages)
+        # A level below 0 has to be waited for.
+        self.buckets = tuple(limit.bucket for limit in self._all)
         self._burst_bytes = min((limit.burst for limit in of_bytes), default=INT64_MAX)
         # The bytes that one request should not exceed, at least 1.
         self.burst_bytes = self._burst_bytes if of_messages is None else self._with_messages(of_messages)
         # Amounts that may be counted together with the next ones.
-        self.grain_bytes = min((limit.grain for limit in of_bytes), default=inf)
-        self.grain_messages = inf if of_messages is None else of_messages.grain
+        self.grain_bytes = min((ceil(limit.grain) for limit in of_bytes), default=INT64_MAX)
+        self.grain_messages = INT64_MAX if of_messages is None else ceil(of_messages.grain)
 
     def charge(self, size_bytes: int, messages: int) -> int:
         """Count bytes and messages; return how long the client has to be throttled, in milliseconds."""
         throttle_ms = 0
         for limit in self.of_bytes:
-            throttle_ms = max(throttle_ms, limit.charge(size_bytes))
+            # As `Limit.charge`, with fewer calls: most of the cost of quotas is here.
+            if seconds := limit.bucket.charge(size_bytes, limit.now()):
+                throttle_ms = max(throttle_ms, limit.quotas.throttled(limit.identity, seconds))
         if self.of_messages is not None and messages:
             throttle_ms = max(throttle_ms, self.of_messages.charge(messages))
             if size_bytes:
@@ -163,11 +168,7 @@ class TrafficLimit:
 
     def wait_ms(self) -> int:
         """Return how long the client has to wait for what it has used already."""
-        longest_ms = 0
-        for limit in self._all:
-            if limit.bucket.level < 0:
-                longest_ms = max(longest_ms, limit.wait_ms())
-        return longest_ms
+        return max((limit.wait_ms() for limit in self._all), default=0)
 
     def check(self) -> None:
         """Raise QuotaExceeded if the client has to wait."""
@@ -178,11 +179,12 @@ class TrafficLimit:
 class ClientLimits:
     """The quotas of one client; None where it has none."""
 
-    __slots__ = ("_epoch", "_quotas", "client_id", "fetch", "mutation", "produce", "request", "user")
+    __slots__ = ("_quotas", "client_id", "epoch", "fetch", "mutation", "produce", "request", "user")
 
     def __init__(self, quotas: "Quotas", user: str, client_id: str | None) -> None:
         self._quotas = quotas
-        self._epoch = quotas.epoch
+        # It is current as long as that of the quotas is the same.
+        self.epoch = quotas.epoch
         # The name of the principal, with its type.
         self.user = user
         self.client_id = client_id
@@ -196,11 +198,7 @@ class ClientLimits:
     @property
     def is_current(self) -> bool:
         """Whether no quota has changed since."""
-        return self._epoch == self._quotas.epoch
-
-    def is_of(self, user: str, client_id: str | None) -> bool:
-        """Return whether these are still the quotas of a client."""
-        return self._epoch == self._quotas.epoch and self.client_id == client_id and self.user == user
+        return self.epoch == self._quotas.epoch
 
 
 def _traffic(

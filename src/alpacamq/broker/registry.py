@@ -43,16 +43,20 @@ MAX_ATTEMPTS: Final = 100
 # Of the requests that are written as one batch of records.
 MAX_BATCH_BYTES: Final = 8 << 20
 REQUEST_BYTES: Final = 1000
-# Parsed schemas that are kept: how many, and the characters of their texts.
+# Parsed schemas that are kept: how many, and the characters of their texts. Parsed, a text can take 40 times
+# its length.
 MAX_KEPT: Final = 2000
-MAX_KEPT_CHARACTERS: Final = 8 << 20
+MAX_KEPT_CHARACTERS: Final = 2 << 20
 # Schemas with more characters are parsed and compared in a thread.
 SMALL_CHARACTERS: Final = 4000
+# Those with more than these one at a time: they take seconds and up to 100 MB, and threads serve others, too.
+LARGE_CHARACTERS: Final = 64 << 10
 # Attributes of parsed schemas that some languages have: a text with all references written out, and a
 # descriptor in Base64.
 FORMS: Final = frozenset({"resolved", "serialized"})
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Language = Callable[[Source], Awaitable[ParsedSchema]]
 
@@ -62,6 +66,7 @@ class Registry:
 
     def __init__(self, resources: HostResources) -> None:
         self._executor = resources.executor
+        self._large_turn = asyncio.Lock()
         self._compiler = ProtobufCompiler(resources.executor)
         self.languages: MutableMapping[SchemaType, Language] = {
             SchemaType.AVRO: self._parse_text,
@@ -123,9 +128,7 @@ class Registry:
             found = getattr(parsed, form, version.text)
             return str(found() if callable(found) else found)
 
-        if _characters(source) <= SMALL_CHARACTERS:
-            return write()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        return await self._run(write, _characters(source))
 
     async def parse(self, source: Source) -> ParsedSchema:
         """Return the parsed schema of a text. Raises InvalidSchema."""
@@ -139,16 +142,32 @@ class Registry:
         # The languages, and the library of JSON Schema, are loaded with the first schema.
         from alpacamq.registry.languages import parse
 
-        if _characters(source) <= SMALL_CHARACTERS:
-            return parse(source)
-
         def parse_and_print() -> ParsedSchema:
             parsed = parse(source)
             # Some languages print a schema when its text is first wanted, which takes as long as parsing.
             _ = parsed.canonical, parsed.normalized
             return parsed
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, parse_and_print)
+        return await self._run(parse_and_print, _characters(source))
+
+    async def _run(self, work: Callable[[], T], characters: int) -> T:
+        """Do work with schemas that have so many characters together: here, or in a thread."""
+        if characters <= SMALL_CHARACTERS:
+            return work()
+        loop = asyncio.get_running_loop()
+        if characters <= LARGE_CHARACTERS:
+            return await loop.run_in_executor(self._executor, work)
+        await self._large_turn.acquire()
+
+        def end_turn(done: asyncio.Future[T]) -> None:
+            self._large_turn.release()
+            if not done.cancelled():
+                done.exception()  # for a client that has left
+
+        # A thread goes on when its client leaves, and the turn ends with the thread.
+        working = loop.run_in_executor(self._executor, work)
+        working.add_done_callback(end_turn)
+        return await asyncio.shield(working)
 
     def failures(self) -> list[str]:
         """Describe why the registry cannot be loaded, if it cannot."""
@@ -190,11 +209,10 @@ class Registry:
             message = f"a {reader.schema_type} schema cannot read data of a {writer.schema_type} schema"
             return [Incompatibility("SCHEMA_TYPE_MISMATCH", "/", message)]
         read, written = await self.parse(reader), await self.parse(writer)
-        if _characters(reader) + _characters(writer) <= SMALL_CHARACTERS:
-            await asyncio.sleep(0)
-            return read.incompatibilities(written)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, read.incompatibilities, written)
+        await asyncio.sleep(0)
+        return await self._run(
+            lambda: read.incompatibilities(written), _characters(reader) + _characters(writer)
+        )
 
 
 class ParsedSchemas:

@@ -4,6 +4,8 @@ A draft becomes a schema when its text was parsed, its references were resolved,
 were completed. Then it can be found, or compared with earlier versions.
 """
 
+from typing import Final
+
 import msgspec
 
 from .errors import SchemaTooLarge
@@ -14,6 +16,9 @@ from .settings import CompatibilityLevel, Config
 from .state import MAX_INT32, Content, RegistryState, Subject
 from .subjects import context_of
 from .view import MAX_REFERENCES, RegistryView, version_of
+
+# Of a text as it is stored. It can be longer than what was sent: names and indentation are written out.
+MAX_STORED_CHARACTERS: Final = 4 * MAX_SCHEMA_BYTES
 
 
 class NotParsed(Exception):
@@ -50,7 +55,7 @@ class Drafts:
         return Target(subject, config, evidence, is_normalized, deleted)
 
     def parsed(self, draft: Draft, target: Target) -> tuple[Content, Source]:
-        """Return the content of a draft, and what was parsed. Raises NotParsed."""
+        """Return the content of a draft, and what was parsed. Raises NotParsed and SchemaTooLarge."""
         references = self._view.resolved(target.subject, draft.references)
         source = Source(draft.schema_type, draft.text, self._view.dependencies(target.subject, references))
         parsed = _parsed_in(target.evidence, source)
@@ -59,6 +64,10 @@ class Drafts:
             text = parsed.normalized
             references = tuple(
                 sorted(dict.fromkeys(references), key=lambda each: (each.subject, each.version))
+            )
+        if len(text) > MAX_STORED_CHARACTERS:
+            raise SchemaTooLarge(
+                f"the schema has {len(text)} characters in its stored form, more than {MAX_STORED_CHARACTERS}"
             )
         return Content(draft.schema_type, text, references, draft.metadata, draft.rule_set), source
 

@@ -24,6 +24,7 @@ def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
 # Other tests may have imported clients and other APIs, whose errors this API never meets.
 ELSEWHERE = (
     "alpacamq.registry.",
+    "alpacamq.api.grpc.",
     "alpacamq.api.registry.",
     "alpacamq.cli.",
     "alpacamq.client.",

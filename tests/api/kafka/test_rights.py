@@ -15,12 +15,14 @@ from alpacamq.api.kafka.rights import (
     FOR_ANOTHER,
     LISTED,
     OF_ANOTHER,
+    REJECTING,
     TABLE,
     Denied,
     Need,
     Right,
     Row,
 )
+from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
@@ -49,7 +51,7 @@ from alpacamq.protocol.notation import Message, fields_of
 from alpacamq.security.acls import CLUSTER_NAME, Operation, PatternType, ResourceType
 from tests.secured import ADMIN, ALICE, SecuredBroker, rule, secured_broker
 
-from .share_member import Member
+from .share_member import ACCEPT, REJECT, Member
 from .test_committed_offsets import commit
 from .test_groups import consumer_heartbeat
 from .wire import Wire, wired
@@ -112,10 +114,14 @@ class Case:
             ResourceType.USER: f"User:{self.owner}",
         }
 
-    def allow(self, right: Right) -> None:
+    def allow(self, right: Right, need: Need | None = None) -> None:
+        """Give alice a right to the resource of its kind, or to that which a need is about."""
+        name = self.names()[right.kind]
+        if need is not None and need.resource:
+            name = dead_letter_topic(self.topic, "") or ""
         is_cluster = right.kind is ResourceType.CLUSTER
         pattern = PatternType.LITERAL if is_cluster else PatternType.PREFIXED
-        self.broker.create(rule(right.operation, right.kind, self.names()[right.kind], pattern))
+        self.broker.create(rule(right.operation, right.kind, name, pattern))
 
 
 class Asked(NamedTuple):
@@ -181,9 +187,9 @@ def test_a_request_needs_each_of_its_rights_and_no_other(
         case.broker.revoke()
     need = row.needs[place]
     for other in row.needs[:place] + row.needs[place + 1 :]:
-        case.allow(other.right)
+        case.allow(other.right, other)
     check_denied(case, need, ask(case, row))
-    case.allow(right)
+    case.allow(right, need)
     response = ask(case, row)
     assert not codes(response) - EXPECTED.get((row.api, row.when), set()), response
     if need.denied is Denied.LEFT_OUT:
@@ -227,7 +233,8 @@ def test_some_requests_need_no_right(case: Case, row: Row) -> None:
 def ask(case: Case, row: Row) -> Any:
     request, version = REQUESTS[row.api, row.when](case)
     response = case.alice.ask(request, version)
-    if row.api is ApiKey.SHARE_ACKNOWLEDGE and not response.error_code:
+    is_next_of_session = row.api is ApiKey.SHARE_ACKNOWLEDGE or row.when == REJECTING
+    if is_next_of_session and not response.error_code:
         case.epoch += 1
     return response
 
@@ -406,13 +413,21 @@ def streaming(case: Case, *, creates: bool) -> streams_wire.StreamsGroupHeartbea
     )
 
 
-def sharing(case: Case) -> Asked:
-    wanted = share_wire.SharePartition(partition_index=0)
+def acknowledgement(kind: int) -> share_wire.SharePartition:
+    """Return an acknowledgement of a record that the member does not hold."""
+    batch = share_wire.AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=[kind])
+    return share_wire.SharePartition(partition_index=0, acknowledgement_batches=[batch])
+
+
+def sharing(case: Case, wanted: share_wire.SharePartition | None = None) -> Asked:
+    """Begin a session, or reject a record in the next request of one."""
+    epoch = 0 if wanted is None else case.epoch
+    wanted = wanted or share_wire.SharePartition(partition_index=0)
     return Asked(
         share_wire.ShareFetchRequest(
             group_id=case.group,
             member_id="member",
-            share_session_epoch=0,
+            share_session_epoch=epoch,
             max_bytes=1 << 20,
             max_records=10,
             batch_size=10,
@@ -421,10 +436,9 @@ def sharing(case: Case) -> Asked:
     )
 
 
-def acknowledging(case: Case) -> Asked:
-    """Acknowledge a record that the member does not hold, in the next request of its session."""
-    batch = share_wire.AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=[1])
-    wanted = share_wire.SharePartition(partition_index=0, acknowledgement_batches=[batch])
+def acknowledging(case: Case, wanted: share_wire.SharePartition | None = None) -> Asked:
+    """Acknowledge a record in the next request of a session."""
+    wanted = wanted or acknowledgement(ACCEPT)
     return Asked(
         share_wire.ShareAcknowledgeRequest(
             group_id=case.group,
@@ -718,7 +732,9 @@ REQUESTS: Mapping[tuple[ApiKey, str], Callable[[Case], Asked]] = {
         share_wire.ShareGroupDescribeRequest(group_ids=[case.group])
     ),
     (ApiKey.SHARE_FETCH, ""): sharing,
+    (ApiKey.SHARE_FETCH, REJECTING): lambda case: sharing(case, acknowledgement(REJECT)),
     (ApiKey.SHARE_ACKNOWLEDGE, ""): acknowledging,
+    (ApiKey.SHARE_ACKNOWLEDGE, REJECTING): lambda case: acknowledging(case, acknowledgement(REJECT)),
     (ApiKey.ADD_RAFT_VOTER, ""): lambda _: Asked(quorum_wire.AddRaftVoterRequest(cluster_id="another")),
     (ApiKey.REMOVE_RAFT_VOTER, ""): lambda case: Asked(quorum_wire.RemoveRaftVoterRequest(**voter_of(case))),
     (ApiKey.STREAMS_GROUP_HEARTBEAT, ""): lambda case: Asked(streaming(case, creates=False)),
@@ -820,7 +836,9 @@ PREPARATIONS: Mapping[tuple[ApiKey, str], Callable[[Case], None]] = {
     (ApiKey.CONSUMER_GROUP_DESCRIBE, ""): has_consumer,
     (ApiKey.SHARE_GROUP_DESCRIBE, ""): has_share_member,
     (ApiKey.SHARE_FETCH, ""): has_share_member,
+    (ApiKey.SHARE_FETCH, REJECTING): has_share_session,
     (ApiKey.SHARE_ACKNOWLEDGE, ""): has_share_session,
+    (ApiKey.SHARE_ACKNOWLEDGE, REJECTING): has_share_session,
     (ApiKey.STREAMS_GROUP_DESCRIBE, ""): has_streams,
     (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ""): has_share_offsets,
     (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, LISTED): has_share_offsets,
@@ -837,7 +855,9 @@ EXPECTED: Mapping[tuple[ApiKey, str], set[int]] = {
     (ApiKey.ELECT_LEADERS, ""): {ErrorCode.ELECTION_NOT_NEEDED},
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ""): {ErrorCode.RESOURCE_NOT_FOUND},
     (ApiKey.UNREGISTER_BROKER, ""): {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    (ApiKey.SHARE_FETCH, REJECTING): {ErrorCode.INVALID_RECORD_STATE},
     (ApiKey.SHARE_ACKNOWLEDGE, ""): {ErrorCode.INVALID_RECORD_STATE},
+    (ApiKey.SHARE_ACKNOWLEDGE, REJECTING): {ErrorCode.INVALID_RECORD_STATE},
     (ApiKey.ADD_RAFT_VOTER, ""): {ErrorCode.INCONSISTENT_CLUSTER_ID},
     (ApiKey.REMOVE_RAFT_VOTER, ""): {ErrorCode.VOTER_NOT_FOUND},
 }

@@ -90,8 +90,13 @@ def test_a_member_gets_tasks_once_its_internal_topics_exist(wire: Wire, made: st
 def test_internal_topics_have_the_settings_of_the_application(wire: Wire, made: str) -> None:
     joined(wire, made)
     asked = [MetadataRequestTopic(name=f"{made}-{name}") for name in ("words", "counts")]
-    for topic in wire.ask(MetadataRequest(topics=asked), 9).topics:
-        assert len(topic.partitions) == PARTITIONS
+
+    def are_open() -> bool:
+        # A topic is known before its partitions are open.
+        topics = wire.ask(MetadataRequest(topics=asked), 9).topics
+        return [len(topic.partitions) for topic in topics] == [PARTITIONS] * 2
+
+    eventually(are_open)
     resource = DescribeConfigsResource(
         resource_type=TOPIC_RESOURCE,
         resource_name=f"{made}-counts",

@@ -135,6 +135,16 @@ async def test_lists_and_ids_show_subjects_that_may_be_described(api: Api) -> No
     assert (await api.ask("GET", f"/schemas/guids/{guid}")).body["error_code"] == 40403
 
 
+async def test_skipping_the_compatibility_check_needs_the_right_to_change_it(api: Api) -> None:
+    await api.grant(Operation.WRITE, "orders")
+    path = "/subjects/orders-value/versions"
+    incompatible = {"schema": '{"type":"record","name":"Other","fields":[{"name":"a","type":"bytes"}]}'}
+    assert (await api.ask("POST", path, incompatible)).status == 409
+    assert (await api.ask("POST", path, incompatible, query="force=true")).status == 403
+    await api.grant(Operation.ALTER_CONFIGS, "orders")
+    assert (await api.ask("POST", path, incompatible, query="force=true")).body["version"] == 2
+
+
 async def test_a_forbidden_reference_is_a_missing_one(api: Api) -> None:
     await api.grant(Operation.WRITE, "mine")
     answers = []
@@ -197,6 +207,37 @@ async def test_tenants_have_subjects_and_ids_of_their_own(api: Api) -> None:
     assert missing.body["message"] == "subject 'none' not found"
     assert ":.@crimson:s0-value" in (await api.ask("GET", "/subjects", who="admin")).body
     assert (await api.ask("GET", "/stats", who="anna")).status == 403
+
+
+async def test_two_tenants_use_the_same_subjects_at_once(api: Api) -> None:
+    schemas = {"anna": '"long"', "boris": '"string"'}
+    for (name, text), tenant in zip(schemas.items(), ("crimson", "azure"), strict=True):
+        await api.broker.access.create_tenant(tenant, description="", limits=TenantLimits())
+        await api.broker.access.add_member(tenant, f"User:{name}", is_admin=True)
+        made = await api.ask("POST", "/subjects/orders-value/versions", {"schema": text}, who=name)
+        assert (made.status, made.body["id"]) == (200, 1)
+    for name, text in schemas.items():
+        assert (await api.ask("GET", "/subjects/orders-value/versions/latest", who=name)).body[
+            "schema"
+        ] == text
+        assert (await api.ask("GET", "/schemas/ids/1", who=name)).body["schema"] == text
+        used = (await api.ask("GET", "/schemas/ids/1/versions", who=name)).body
+        assert used == [{"subject": "orders-value", "version": 1}]
+    # What one sets, compares and deletes concerns its own subject.
+    assert (await api.ask("PUT", "/mode/orders-value", {"mode": "READONLY"}, who="anna")).status == 200
+    changed = {"schema": '"bytes"'}
+    refused = await api.ask("POST", "/subjects/orders-value/versions", changed, who="anna")
+    assert refused.status == 422
+    assert "crimson" not in refused.body["message"]
+    assert (await api.ask("POST", "/subjects/orders-value/versions", changed, who="boris")).status == 200
+    incompatible = await api.ask("POST", "/subjects/orders-value/versions", {"schema": '"int"'}, who="boris")
+    assert incompatible.status == 409
+    assert "azure" not in json.dumps(incompatible.body)
+    assert (await api.ask("DELETE", "/subjects/orders-value", who="boris")).body == [1, 2]
+    assert (await api.ask("GET", "/subjects/orders-value/versions", who="anna")).body == [1]
+    # Nor does it concern the one without a tenant.
+    assert (await api.ask("GET", "/subjects/orders-value/versions", who="admin")).body == [1]
+    assert (await api.ask("GET", "/mode/orders-value", who="admin")).status == 404
 
 
 async def test_a_client_without_a_tenant_does_not_find_subjects_of_tenants_by_their_bare_names(

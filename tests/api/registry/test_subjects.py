@@ -253,6 +253,12 @@ def test_compatibility_is_checked_without_registering(registry: Registry) -> Non
     assert registry.ask("GET", VERSIONS) == [1]
 
 
+def test_an_incompatible_schema_is_registered_by_force_only(registry: Registry) -> None:
+    registry.register(record("a"))
+    assert registry.refused("POST", VERSIONS, {"schema": record("b")}) == (409, 409)
+    assert registry.ask("POST", VERSIONS, {"schema": record("b")}, force="true")["version"] == 2
+
+
 def test_normalized_schemas_are_the_same(registry: Registry) -> None:
     one = '{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}}}'
     other = '{"properties":{"b":{"type":"string"},"a":{"type":"string"}},"type":"object"}'

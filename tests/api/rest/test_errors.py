@@ -15,6 +15,7 @@ BEFORE_DOORS = {"CannotListen", "ConfigError"}
 # Of clients and other APIs, which other tests may have imported.
 ELSEWHERE = (
     "alpacamq.registry.",
+    "alpacamq.api.grpc.",
     "alpacamq.api.registry.",
     "alpacamq.cli.",
     "alpacamq.client.",

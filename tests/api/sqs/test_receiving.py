@@ -465,13 +465,15 @@ def test_move_tasks_find_the_dead_letter_topic_that_the_engine_uses(
         await broker.queues.settle([Receipted(receipt=delivery.receipt, action=Action.REJECT)])
         return (await broker.queues.describe(queue)).dead_letter_topic
 
-    async def topics(broker: Broker) -> set[str]:
-        return {str(each) for each in broker.topics.image.topics}
-
     dead = server.ask(reject)
     assert dead is not None
     assert not target or dead == target
-    eventually(lambda: dead in server.ask(topics))
+
+    async def is_readable(broker: Broker) -> bool:
+        # A topic is known before its partitions are open.
+        return bool(broker.topics.ready_partitions_of(dead))
+
+    eventually(lambda: server.ask(is_readable))
     arn = f"arn:aws:sqs:us-east-1:000000000000:{dead}"
     assert either.start_message_move_task(SourceArn=arn)["TaskHandle"]
     if group == "queue":

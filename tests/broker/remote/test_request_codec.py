@@ -119,7 +119,7 @@ def comparable(value: object) -> object:
 
 
 @pytest.mark.parametrize(("codec", "kind"), KINDS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_request_and_reply_survives_the_way_to_another_broker(
     codec: RequestCodec, kind: type[Request[Any]], data: st.DataObject

@@ -146,6 +146,9 @@ def _served_by(target: Target, listener: str) -> str | None:
         if listener == "sqs":
             answer = target.ask_sqs(http_request("POST", "/", b"", {}))
             return "others are served" if answer.status != 503 else None
+        if listener == "registry":
+            answer = target.ask_registry("GET", "/schemas/types", b"", target.bearer("mallory"))
+            return "others are served" if answer.status == 200 else None
         with Client(target.cluster) as client:
             client.send(pack(">I", 1) + b"x")
             return "others are served" if client.socket.recv(1) else None
@@ -271,6 +274,8 @@ _SLOW = [
     Check(34, "a body byte by byte, HTTP", _408, _slow_http("http", _SLOW_BODY)),
     Check(34, "a head byte by byte, SQS", _408, _slow_http("sqs", _SLOW_HEAD)),
     Check(34, "a body byte by byte, SQS", _408, _slow_http("sqs", _SLOW_BODY)),
+    Check(34, "a head byte by byte, registry", _408, _slow_http("registry", _SLOW_HEAD)),
+    Check(34, "a body byte by byte, registry", _408, _slow_http("registry", _SLOW_BODY)),
     Check(34, "a handshake byte by byte, cluster listener", "refused: handshake_timed_out", _slow_node),
     Check(34, "responses that are not read, HTTP", "not read further", _unread),
 ]
@@ -281,6 +286,7 @@ def _floods(size: Size) -> Iterator[Check]:
         ("kafka_address", "Kafka", b"\0"),
         ("http", "HTTP", b"GET"),
         ("sqs", "SQS", b"POST"),
+        ("registry", "registry", b"GET"),
         ("cluster", "cluster listener", b"\0"),
     ):
         answer = "others log in" if listener == "kafka_address" else "others are served"

@@ -98,6 +98,8 @@ def _other_site(target: Target) -> str:
         request = target.signed("SendMessage", target.message(OPEN), MALLORY)
         extra = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if name != "Content-Type")
         statuses.add(target.ask_sqs(request.replace(b"\r\n", f"\r\n{extra}".encode(), 1)).status)
+        path, body = f"/subjects/{OPEN}-value/versions", b'{"schema": "\\"string\\""}'
+        statuses.add(target.ask_registry("POST", path, body, {**target.bearer(MALLORY), **headers}).status)
     return ", ".join(map(str, sorted(statuses)))
 
 
@@ -187,6 +189,12 @@ CHECKS = [
     ),
     Check(
         37,
+        "Transfer-Encoding and Content-Length, registry",
+        "400, closed",
+        _smuggled(f"{_CHUNKED}Content-Length: 6\r\n", "0\r\n\r\n", "registry"),
+    ),
+    Check(
+        37,
         "two different Content-Lengths",
         "400, closed",
         _smuggled("Content-Length: 2\r\nContent-Length: 3\r\n", "{}"),
@@ -207,10 +215,12 @@ CHECKS = [
     Check(37, "200,000 chunks of one byte", "400", _small_chunks),
     Check(38, "HTTP/2 with 5,000 streams that are reset, HTTP", "400 *", _http2("http")),
     Check(38, "HTTP/2 with 5,000 streams that are reset, SQS", "400 *", _http2("sqs")),
+    Check(38, "HTTP/2 with 5,000 streams that are reset, registry", "400 *", _http2("registry")),
     Check(38, "an upgrade to HTTP/2", "200, then 400", _upgrade),
     Check(39, "a name that resolves to this machine, HTTP", "421", _other_host("http")),
     Check(39, "a name that resolves to this machine, SQS", "421", _other_host("sqs")),
-    Check(39, "requests of pages of other sites, HTTP and SQS", "403", _other_site),
+    Check(39, "a name that resolves to this machine, registry", "421", _other_host("registry")),
+    Check(39, "requests of pages of other sites, HTTP, SQS and registry", "403", _other_site),
     Check(39, "the console in a frame", "frame-ancestors 'none'", _framing),
     Check(39, "a script in names, values and errors", "application/json, application/problem+json", _script),
     Check(

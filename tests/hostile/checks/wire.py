@@ -4,7 +4,7 @@ import json
 import ssl
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from struct import pack
 from time import time
@@ -343,6 +343,62 @@ def _json(nesting: int) -> Callable[[Target], str]:
     return attack
 
 
+def _schemas(kind: str, name: str, texts: Callable[[], Sequence[str]]) -> Callable[[Target], str]:
+    """Register schemas that take long to parse or to compare, one after the other."""
+
+    def attack(target: Target) -> str:
+        statuses = []
+        for text in texts():
+            body = json.dumps({"schemaType": kind, "schema": text}).encode()
+            path = f"/subjects/{OPEN}-{name}/versions"
+            statuses.append(target.ask_registry("POST", path, body, target.bearer(MALLORY)).status)
+        return ", ".join(map(str, statuses))
+
+    return attack
+
+
+def _wide_avro() -> Sequence[str]:
+    """Return records of many fields, each of which is another record; the second has one field more."""
+    fields = [
+        {"name": f"f{number}", "type": {"type": "record", "name": f"r{number}", "fields": []}}
+        for number in range(10_001)
+    ]
+    return [json.dumps({"type": "record", "name": "wide", "fields": each}) for each in (fields[1:], fields)]
+
+
+def _doubling_avro() -> Sequence[str]:
+    """Return a schema whose written out form doubles with each of its types."""
+    inner: Any = "int"
+    for number in range(40):
+        first = {"type": "record", "name": f"d{number}", "fields": [{"name": "a", "type": inner}]}
+        inner = {
+            "type": "record",
+            "name": f"e{number}",
+            "fields": [{"name": "a", "type": first}, {"name": "b", "type": f"d{number}"}],
+        }
+    return [json.dumps({**inner, "doc": text}) for text in ("one", "two")]
+
+
+def _doubling_json() -> Sequence[str]:
+    """Return a schema whose written out form doubles with each of its definitions."""
+    last = 60
+    definitions: dict[str, Any] = {f"d{last}": {"type": "string"}}
+    for number in range(last):
+        both = [{"$ref": f"#/definitions/d{number + 1}"}] * 2
+        definitions[f"d{number}"] = {"type": "object", "properties": {"a": both[0], "b": both[1]}}
+    first = {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/d0"}
+    texts = []
+    for description in ("one", "two"):
+        texts.append(json.dumps({**first, "description": description, "definitions": definitions}))
+    return texts
+
+
+def _wide_protobuf() -> Sequence[str]:
+    messages = "".join(f"message M{number} {{ int32 a = 1; }}\n" for number in range(5_000))
+    return [f'syntax = "proto3";\n{messages}', f'syntax = "proto3";\n{messages}message Last {{}}']
+
+
+_NESTED_AVRO = '{"type":"array","items":' * 100_000 + '"int"' + "}" * 100_000
 _COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
 CHECKS = [
@@ -365,9 +421,11 @@ CHECKS = [
     Check(4, "HTTP on the cluster listener", "refused: malformed_handshake", _http_to_cluster),
     Check(4, "Kafka on the HTTP listener", "400 *malformed*", _kafka_to("http")),
     Check(4, "Kafka on the SQS listener", "400 *malformed*", _kafka_to("sqs")),
+    Check(4, "Kafka on the registry listener", "400 *malformed*", _kafka_to("registry")),
     Check(4, "TLS on the Kafka listener", "closed: *", _tls_to("kafka")),
     Check(4, "TLS on the HTTP listener", "400 *malformed*", _tls_to("http")),
     Check(4, "TLS on the SQS listener", "400 *malformed*", _tls_to("sqs")),
+    Check(4, "TLS on the registry listener", "400 *malformed*", _tls_to("registry")),
     Check(4, "Kafka on a TLS listener", "closed: *does not use TLS*", _plain_to_tls),
     Check(4, "TLS on the cluster listener", "refused: malformed_handshake", _tls_to("cluster")),
     Check(
@@ -451,6 +509,36 @@ CHECKS = [
     ),
     Check(7, "100 tagged fields in each of 40,000 entries", "answered", _tags_in_every_entry),
     Check(7, "JSON nested 100,000 deep", "400", _json(100_000)),
+    Check(
+        7, "an Avro schema nested 100,000 deep", "422", _schemas("AVRO", "deep-avro", lambda: [_NESTED_AVRO])
+    ),
+    Check(
+        7,
+        "a JSON Schema nested 100,000 deep",
+        "422",
+        _schemas("JSON", "deep-json", lambda: ['{"not":' * 100_000]),
+    ),
+    Check(
+        7, "Avro schemas of 10,000 records, compared", "200, 409", _schemas("AVRO", "wide-avro", _wide_avro)
+    ),
+    Check(
+        7,
+        "Avro schemas that double 40 times, compared",
+        "200, 200",
+        _schemas("AVRO", "doubling-avro", _doubling_avro),
+    ),
+    Check(
+        7,
+        "JSON Schemas that double 60 times, compared",
+        "200, 200",
+        _schemas("JSON", "doubling-json", _doubling_json),
+    ),
+    Check(
+        7,
+        "Protobuf schemas of 5,000 messages",
+        "200, 200",
+        _schemas("PROTOBUF", "wide-protobuf", _wide_protobuf),
+    ),
     *(
         Check(
             8,

@@ -5,7 +5,7 @@ be passed on as they are.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alpacamq.api.rest.partition_reading import PartitionView, offsets_at_time
@@ -80,7 +80,7 @@ class PartitionCursor:
         """Whether there is nothing more to read."""
         return self.next_offset >= self._before_offset
 
-    async def read(self, max_bytes: int) -> AsyncIterator[Chunk]:
+    async def read(self, max_bytes: int) -> AsyncGenerator[Chunk, None]:
         """Yield what there is now, about `max_bytes`; one chunk more if a batch is unpacked to more.
 
         The position moves with every chunk. Raises OffsetOutOfRange.
@@ -173,21 +173,26 @@ def _records_in(data: bytes) -> int:
     return count
 
 
-async def until_stopped(backend: Backend, work: Coroutine[Any, Any, None]) -> None:
-    """Run a stream. Raises ShuttingDown when the broker stops."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(backend.stopping.wait())
-    tasks: set[asyncio.Future[Any]] = {working, stopping}
+async def until_first(*work: Coroutine[Any, Any, Any]) -> None:
+    """Run several things until one of them ends, and cancel the others. Raises its error."""
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
-        else:
-            raise ShuttingDown("the broker is shutting down")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await next(task for task in tasks if task in done)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def until_stopped(backend: Backend, work: Coroutine[Any, Any, None]) -> None:
+    """Run a stream. Raises ShuttingDown when the broker stops."""
+
+    async def stopped() -> None:
+        await backend.stopping.wait()
+        raise ShuttingDown("the broker is shutting down")
+
+    await until_first(work, stopped())
 
 
 def checked_bytes(field: str, given: int) -> int:

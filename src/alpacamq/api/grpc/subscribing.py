@@ -6,8 +6,7 @@ Partitions that the group takes away are released when the client says so, as a 
 
 import asyncio
 from collections.abc import Collection, Iterable
-from contextlib import suppress
-from typing import Any
+from contextlib import aclosing, suppress
 from uuid import uuid4
 
 from alpacamq.api.rest.handlers.offsets import unknown_partitions
@@ -57,6 +56,7 @@ from .cursors import (
     is_committed,
     resolve,
     start_of,
+    until_first,
 )
 from .errors import InvalidField, is_retriable, to_status
 from .record_encoding import length_delimited
@@ -152,18 +152,10 @@ class Subscription:
 
     async def run(self) -> None:
         """Serve the stream until the client ends its side."""
-        receiving = asyncio.ensure_future(self._receive())
-        tasks: set[asyncio.Future[Any]] = {receiving}
         try:
             await self._join()
-            tasks |= {asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._read())}
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                await task
+            await until_first(self._receive(), self._beat(), self._read())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
             await self._leave()
 
     # Membership.
@@ -452,13 +444,14 @@ class Subscription:
             return False
         begin = cursor.next_offset
         try:
-            async for chunk in cursor.read(max_bytes):
-                if not self._is_read(identity, assigned, version):
-                    cursor.next_offset = begin  # paused meanwhile: what was not sent is read again
-                    return any_sent
-                await self._send_chunk(identity, chunk)
-                begin = cursor.next_offset
-                any_sent = True
+            async with aclosing(cursor.read(max_bytes)) as chunks:
+                async for chunk in chunks:
+                    if not self._is_read(identity, assigned, version):
+                        cursor.next_offset = begin  # paused meanwhile: what was not sent is read again
+                        return any_sent
+                    await self._send_chunk(identity, chunk)
+                    begin = cursor.next_offset
+                    any_sent = True
         except OffsetOutOfRange:
             await self._reset(identity, assigned)
             return True
@@ -509,19 +502,11 @@ class Subscription:
             for each in self._assigned.values()
             if not each.is_paused
         }
-        changing = asyncio.ensure_future(self._changed.wait())
-        tasks: set[asyncio.Future[Any]] = {changing}
-        if positions:
-            reads = self._broker.reads
-            tasks.add(asyncio.ensure_future(reads.wait(positions, WAIT_MS, committed=self._committed)))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        if not positions:
+            await self._changed.wait()
+            return
+        reading = self._broker.reads.wait(positions, WAIT_MS, committed=self._committed)
+        await until_first(self._changed.wait(), reading)
 
     # Responses.
 

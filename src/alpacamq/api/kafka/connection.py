@@ -20,6 +20,7 @@ from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningS
 from alpacamq.broker.access import Caller
 from alpacamq.broker.quotas import ClientLimits, Quotas, TrafficLimit
 from alpacamq.model.address import Address, client_host
+from alpacamq.model.topics import INT64_MAX
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.security.principals import ANONYMOUS
@@ -161,18 +162,30 @@ class Requests(Protocol):
 
 
 class Uncharged:
-    """What small requests have written, or read, and is charged together."""
+    """What small requests have written, or read, and is charged together.
 
-    __slots__ = ("messages", "size")
+    Its fields are for requests to add to: calls would take longer than all the rest.
+    """
+
+    __slots__ = ("_limit", "due_messages", "due_size", "messages", "size")
 
     def __init__(self) -> None:
         self.size = self.messages = 0
+        self.limit_by(None)
 
-    def take(self, limit: TrafficLimit) -> int:
+    def limit_by(self, limit: TrafficLimit | None) -> None:
+        """Charge a limit from now on; None if there is none."""
+        self._limit = limit
+        # As much as this is charged at once, and not at the end of the turn.
+        self.due_size = self.due_messages = INT64_MAX
+        if limit is not None:
+            self.due_size, self.due_messages = limit.grain_bytes, limit.grain_messages
+
+    def charge(self) -> int:
         """Charge the client for all of it; return how long it has to be throttled, in milliseconds."""
         size, messages = self.size, self.messages
         self.size = self.messages = 0
-        return limit.charge(size, messages)
+        return 0 if self._limit is None else self._limit.charge(size, messages)
 
 
 class Shared:
@@ -234,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._awaits_room = False
         self._paused = False
-        self._in_turn = False
+        self.in_turn = False
         self._send_due = False
         self._large: mmap | None = None
         self._tls_outbox: TransportOutbox | None = None
@@ -264,11 +277,12 @@ class Connection(asyncio.BufferedProtocol):
         self._charged_at = 0.0
         self._uncharged_seconds = 0.0
         # When that is enough to be charged; of a small quota, at once.
-        self._time_due_at = inf
-        self._unwritten = Uncharged()
-        self._unread = Uncharged()
+        self.time_due_at = inf
+        self._time_grain = inf
+        self.unwritten = Uncharged()
+        self.unread = Uncharged()
         # When the turn began, or its last request was started.
-        self._now = 0.0
+        self.now = 0.0
         # While it is throttled: the timer that ends it, and when it is over.
         self._mute_timer: asyncio.TimerHandle | None = None
         self._muted_until = 0.0
@@ -360,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, size: int) -> None:
         """Schedule sending of complete responses at the end of the turn."""
         self._answered_bytes += size
-        if not self._in_turn and not self._send_due:
+        if not self.in_turn and not self._send_due:
             self._send_due = True
             self._loop.call_soon(self._send_answers)
 
@@ -380,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until = max(self._muted_until, self._loop.time() + milliseconds / 1000)
         if self._mute_timer is None:
             self._set_mute_timer()
-            if not self._in_turn:
+            if not self.in_turn:
                 self._review()
 
     def _set_mute_timer(self) -> None:
@@ -401,11 +415,11 @@ class Connection(asyncio.BufferedProtocol):
     def charge_time(self) -> int:
         """Charge the client for the time of its turns since the last call; return how long to throttle it."""
         limits = self.limits
-        if limits is None or limits.request is None or not self._in_turn:
+        if limits is None or limits.request is None or not self.in_turn:
             return 0
         # Reading the clock takes as long as the rest: if the quota is not small, the end of the last request
         # will do.
-        now = self._now if limits.request.grain > CHARGED_SECONDS else monotonic()
+        now = self.now if limits.request.grain > CHARGED_SECONDS else monotonic()
         if (seconds := now - self._charged_at) < CHARGED_SECONDS and seconds < limits.request.grain:
             return 0
         self._set_charged(now)
@@ -413,65 +427,50 @@ class Connection(asyncio.BufferedProtocol):
 
     def _set_charged(self, at: float) -> None:
         self._charged_at = at
-        limit = None if self.limits is None else self.limits.request
-        if limit is None:
-            self._time_due_at = inf
-        else:
-            self._time_due_at = at + CHARGED_SECONDS if limit.grain > CHARGED_SECONDS else -inf
+        self.time_due_at = at + self._time_grain
 
-    def charge_produced(
-        self, limits: ClientLimits, size: int, messages: int, seconds: float | None = None
-    ) -> int:
-        """Charge the client for a request and its time; return for how long it is throttled, in milliseconds.
+    def charge_due(self, uncharged: Uncharged, seconds: float | None = None) -> int:
+        """Charge the client for what is due; return for how long it is throttled, in milliseconds.
 
-        Without `seconds`, the time is that of its turns since it was last charged.
+        That is what it has written, or read, if it is much, and its time: `seconds`, or those of its turns
+        since it was last charged.
         """
         throttle_ms = 0
         if seconds is not None:
-            if limits.request is not None:
-                throttle_ms = limits.request.charge(seconds)
-        elif self._now >= self._time_due_at:
+            if self.limits is not None and self.limits.request is not None:
+                throttle_ms = self.limits.request.charge(seconds)
+        elif self.now >= self.time_due_at:
             throttle_ms = self.charge_time()
-        if (produce := limits.produce) is not None:
-            unwritten = self._unwritten
-            unwritten.size += size
-            unwritten.messages += messages
-            if unwritten.size >= produce.grain_bytes or unwritten.messages >= produce.grain_messages:
-                throttle_ms = max(throttle_ms, unwritten.take(produce))
-        if throttle_ms:
-            self.mute(throttle_ms)
-        return throttle_ms
-
-    def charge_fetched(self, limits: ClientLimits, size: int, messages: int) -> int:
-        """Charge the client for a response and its time; return for how long it is throttled."""
-        throttle_ms = self.charge_time() if self._now >= self._time_due_at else 0
-        if (fetch := limits.fetch) is not None:
-            unread = self._unread
-            unread.size += size
-            unread.messages += messages
-            if (
-                unread.size >= fetch.grain_bytes
-                or unread.messages >= fetch.grain_messages
-                or not self._in_turn  # waited for: there may be no turn soon that charges for it
-            ):
-                throttle_ms = max(throttle_ms, unread.take(fetch))
+        if (
+            uncharged.size >= uncharged.due_size
+            or uncharged.messages >= uncharged.due_messages
+            or not self.in_turn  # waited for: there may be no turn soon that charges for it
+        ):
+            throttle_ms = max(throttle_ms, uncharged.charge())
         if throttle_ms:
             self.mute(throttle_ms)
         return throttle_ms
 
     def charge_rest(self) -> None:
         """Charge the client for what its small requests have written and read."""
-        limits = self.limits
-        if limits is not None:
-            for traffic, uncharged in ((limits.produce, self._unwritten), (limits.fetch, self._unread)):
-                if uncharged.size and traffic is not None:
-                    self.mute(uncharged.take(traffic))
+        throttle_ms = self.unwritten.charge() if self.unwritten.size else 0
+        if self.unread.size:
+            throttle_ms = max(throttle_ms, self.unread.charge())
+        if throttle_ms:
+            self.mute(throttle_ms)
 
     def set_limits(self, limits: ClientLimits | None) -> None:
         """Charge the client by other quotas from now on."""
         charged_at = monotonic() if self.limits is None else self._charged_at
         self.charge_rest()
         self.limits = limits
+        self.unwritten.limit_by(None if limits is None else limits.produce)
+        self.unread.limit_by(None if limits is None else limits.fetch)
+        request = None if limits is None else limits.request
+        if request is None:
+            self._time_grain = inf
+        else:
+            self._time_grain = CHARGED_SECONDS if request.grain > CHARGED_SECONDS else -inf
         self._set_charged(charged_at)
 
     def require_authentication(self) -> None:
@@ -618,10 +617,11 @@ class Connection(asyncio.BufferedProtocol):
             self._turn()
 
     def _turn(self) -> None:
-        self._in_turn = True
+        self.in_turn = True
         if self.limits is not None:
-            self._now = monotonic()
-            self._set_charged(self._now - self._uncharged_seconds)
+            self.now = monotonic()
+            self._charged_at = self.now - self._uncharged_seconds
+            self.time_due_at = self._charged_at + self._time_grain
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -635,8 +635,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.limits is not None:
             # The rest is charged with the next request: the responses of this turn are complete.
             self._uncharged_seconds = monotonic() - self._charged_at
-            self.charge_rest()
-        self._in_turn = False
+            if self.unwritten.size or self.unread.size:
+                self.charge_rest()
+        self.in_turn = False
         if self.is_closed:
             return
         if not (self._awaits_room or self._mute_timer is not None):
@@ -666,8 +667,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
-            self._now = monotonic()
-            if self._now > until and not self._held:
+            self.now = monotonic()
+            if self.now > until and not self._held:
                 self.hold()
                 self._shared.turns.call(self.proceed)
         self._shared.requests.end_turn()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
-from alpacamq.broker.quotas import ClientLimits
 from alpacamq.broker.readable import Readable
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
@@ -61,6 +60,7 @@ VERIFY_ATTEMPTS = 3
 RIGHTS_DELAY_SECONDS = 0.05
 CHECKED_AT_ONCE = 100
 _READ_COMMITTED = 1
+_NONE: AbstractSet[bytes] = frozenset()
 
 
 class Found(NamedTuple):
@@ -288,14 +288,21 @@ class PendingFetch:
         room = self._call.max_bytes
         slices = 0
         refusals: dict[bytes, AlpacaError | None] = {}
-        allowed: AbstractSet[bytes] | None = None
-        if self._limited is not None:
-            # Topics that it was allowed to read before, and still is.
-            by_id = self._header.api_version >= TOPIC_IDS_FROM
-            allowed = self._readable.kept_for(self._limited, by_id=by_id)
+        # Topics that it was allowed to read before, and still is.
+        allowed: AbstractSet[bytes] = _NONE
+        limited = self._limited
+        readable = self._connection.readable
+        if (
+            limited is not None
+            and readable is not None
+            and readable.epoch == self._broker.access.epoch
+            and readable.caller is limited
+            and readable.by_id is (self._header.api_version >= TOPIC_IDS_FROM)
+        ):
+            allowed = readable.keys
         for topic, wanted in list(self._wanted()):
             if (
-                allowed is not None
+                limited is not None
                 and topic not in allowed
                 and (refusal := self._refusal(topic, refusals)) is not None
             ):
@@ -314,16 +321,12 @@ class PendingFetch:
         if topic not in known:
             assert self._limited is not None
             by_id = self._header.api_version >= TOPIC_IDS_FROM
-            known[topic] = self._readable.refusal(self._limited, topic, by_id=by_id)
+            if (readable := self._connection.readable) is None:
+                broker = self._broker
+                readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
+                self._connection.readable = readable
+            known[topic] = readable.refusal(self._limited, topic, by_id=by_id)
         return known[topic]
-
-    @property
-    def _readable(self) -> AllowedTopics:
-        if (readable := self._connection.readable) is None:
-            broker = self._broker
-            readable = AllowedTopics(broker.access, broker.topics, Operation.READ)
-            self._connection.readable = readable
-        return readable
 
     def _without_refused(self, part: Found, known: dict[bytes, AlpacaError | None]) -> Found:
         """Return an error without records if the client lost the right to the topic meanwhile."""
@@ -419,41 +422,44 @@ class PendingFetch:
         topics: list[tuple[bytes, list[PartitionFetched]]] = []
         leaders = set()
         prefix = self._prefix
+        size = messages = 0
         for part in news:
             yield
             if part.fetched.current_leader is not None:
                 leaders.add(part.fetched.current_leader[0])
             if part.records is not None:
                 self._tell_traces(part)
+                size += part.records.length
+                # By offsets: records are sent from the file, and not looked at.
+                messages += part.records.next_offset - part.offset
             topic = part.topic.removeprefix(prefix) if prefix else part.topic
             if not topics or topics[-1][0] != topic:
                 topics.append((topic, []))
             topics[-1][1].append(part.fetched)
+        throttle_ms = 0
+        connection = self._connection
+        if connection.limits is not None:
+            unread = connection.unread
+            unread.size += size
+            unread.messages += messages
+            if (
+                unread.size >= unread.due_size
+                or unread.messages >= unread.due_messages
+                or connection.now >= connection.time_due_at
+                or not connection.in_turn
+            ):
+                throttle_ms = connection.charge_due(unread)
         pieces = yield from encode_fetch_response_in_slices(
             self._header.api_version,
             self._header.correlation_id,
-            0 if (limits := self._connection.limits) is None else self._charge(limits, news),
+            throttle_ms,
             0,
             NO_SESSION if session is None else session.id,
             topics,
-            hinted_nodes(self._broker.topics.image, leaders, self._connection.listener.name)
-            if leaders
-            else (),
+            hinted_nodes(self._broker.topics.image, leaders, connection.listener.name) if leaders else (),
         )
         slices = [part.records for part in news if part.records is not None]
         return woven(pieces, slices)
-
-    def _charge(self, limits: ClientLimits, sent: list[Found]) -> int:
-        """Count bytes and messages of a response, and throttle the connection; return for how long.
-
-        Messages are counted by offsets: records are sent from the file, and not looked at.
-        """
-        size = messages = 0
-        for _, _, records, _, offset in sent:
-            if records is not None:
-                size += records.length
-                messages += records.next_offset - offset
-        return self._connection.charge_fetched(limits, size, messages)
 
     def _count(self, part: Found) -> None:
         _, fetched, records, partition, offset = part
@@ -590,7 +596,12 @@ class FetchRequests:
                 raise InvalidRequest("replicas fetch from the cluster listener")
             by_id = header.api_version >= TOPIC_IDS_FROM
             fetch_limit = None if connection.limits is None else connection.limits.fetch
-            throttle_ms = 0 if fetch_limit is None else fetch_limit.wait_ms()
+            throttle_ms = 0
+            if fetch_limit is not None:
+                for bucket in fetch_limit.buckets:
+                    if bucket.level < 0.0:
+                        throttle_ms = fetch_limit.wait_ms()
+                        break
             if throttle_ms and call.session_epoch == INITIAL_EPOCH:
                 # Without a session: the client repeats the request, and expects no partitions.
                 _answer_throttled(connection, answer, header, NO_SESSION, throttle_ms)

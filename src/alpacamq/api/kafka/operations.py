@@ -47,34 +47,26 @@ class AllowedTopics:
     kept.
     """
 
-    __slots__ = ("_access", "_by_id", "_caller", "_epoch", "_keys", "_operation", "_topics")
+    __slots__ = ("_access", "_operation", "_topics", "by_id", "caller", "epoch", "keys")
 
     def __init__(self, access: Access, topics: Topics, operation: Operation) -> None:
         self._access = access
         self._topics = topics
         self._operation = operation
-        self._keys: set[bytes] = set()
-        # Whose rights, by which state of them, and how requests name topics.
-        self._caller: Caller | None = None
-        self._epoch = -1
-        self._by_id = False
-
-    @property
-    def kept(self) -> int:
-        return len(self._keys)
-
-    def kept_for(self, caller: Caller, *, by_id: bool) -> set[bytes]:
-        """Return the names or ids of topics that the client may use now without another decision."""
-        epoch = self._access.epoch
-        if caller is not self._caller or epoch != self._epoch or by_id is not self._by_id:
-            self._keys.clear()
-            self._caller, self._epoch, self._by_id = caller, epoch, by_id
-        return self._keys
+        # Names or ids. Another decision about them is not needed as long as the next three are the same:
+        # whose rights, by which state of them, and how requests name topics.
+        self.keys: set[bytes] = set()
+        self.caller: Caller | None = None
+        self.epoch = -1
+        self.by_id = False
 
     def refusal(self, caller: Caller, key: bytes, *, by_id: bool) -> AlpacaError | None:
         """Return the error of a topic that the client must not use; see `topic_refusal`."""
-        access, keys = self._access, self.kept_for(caller, by_id=by_id)
-        if key in keys:
+        access, keys = self._access, self.keys
+        if caller is not self.caller or access.epoch != self.epoch or by_id is not self.by_id:
+            keys.clear()
+            self.caller, self.epoch, self.by_id = caller, access.epoch, by_id
+        elif key in keys:
             return None
         refusal = topic_refusal(access, caller, self._operation, key, self._topics, by_id=by_id)
         if refusal is None and access.may_keep(self._operation):

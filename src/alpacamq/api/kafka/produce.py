@@ -386,8 +386,16 @@ class ProduceRequests:
         deferred: list[Deferred] = []
         for _ in self._stage(connection, header, call, pending, deferred, tenant):
             pass
-        if (limits := connection.limits) is not None:
-            pending.throttle_ms = connection.charge_produced(limits, len(frame), pending.messages)
+        if connection.limits is not None:
+            unwritten = connection.unwritten
+            unwritten.size += len(frame)
+            unwritten.messages += pending.messages
+            if (
+                unwritten.size >= unwritten.due_size
+                or unwritten.messages >= unwritten.due_messages
+                or connection.now >= connection.time_due_at
+            ):
+                pending.throttle_ms = connection.charge_due(unwritten)
         if deferred:
             connection.hold()
             connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
@@ -417,10 +425,10 @@ class ProduceRequests:
                     await work.pause()
             self._broker.commit()
             await self._append_in_slices(pending, header.api_version, call, deferred, work)
-            if (limits := connection.limits) is not None:
-                pending.throttle_ms = connection.charge_produced(
-                    limits, len(frame), pending.messages, work.used_seconds
-                )
+            if connection.limits is not None:
+                connection.unwritten.size += len(frame)
+                connection.unwritten.messages += pending.messages
+                pending.throttle_ms = connection.charge_due(connection.unwritten, work.used_seconds)
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -443,8 +451,21 @@ class ProduceRequests:
         now_ms = self._broker.clock.now_ms()
         topics = self._broker.topics
         find = topics.find
-        is_limited = self._broker.access.limits(connection.caller)
-        allowed = self._allowed(connection, header, call, tenant) if is_limited else _NONE
+        access = self._broker.access
+        is_limited = access.limits(connection.caller)
+        # Topics for which nothing has to be decided.
+        allowed = _NONE
+        writable = connection.writable
+        if (
+            is_limited
+            and writable is not None
+            and tenant is None
+            and call.transactional_id is None
+            and writable.epoch == access.epoch
+            and writable.caller is connection.caller
+            and writable.by_id is (header.api_version >= TOPIC_IDS_FROM)
+        ):
+            allowed = writable.keys
         # Added to names; ids are those of the topics of all tenants.
         prefix = b""
         if tenant is not None and header.api_version < TOPIC_IDS_FROM:
@@ -502,15 +523,6 @@ class ProduceRequests:
                 append = Append(data, batch, pending.done, trace, pending.awaits, call.timeout_ms)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
-
-    def _allowed(
-        self, connection: "Connection", header: RequestHeader, call: ProduceCall, tenant: str | None
-    ) -> AbstractSet[bytes]:
-        """Return the topics for which nothing has to be decided."""
-        writable = connection.writable
-        if writable is None or tenant is not None or call.transactional_id is not None:
-            return _NONE
-        return writable.kept_for(connection.caller, by_id=header.api_version >= TOPIC_IDS_FROM)
 
     def _refusal(
         self,

@@ -206,7 +206,12 @@ class KafkaRequests:
         if limits is None:
             if self._quotas.is_active and is_admitted:
                 self._find_limits(connection, header.client_id)
-        elif not (is_admitted and limits.is_of(connection.caller.name, header.client_id)):
+        elif not (
+            is_admitted
+            and limits.epoch == self._quotas.epoch
+            and limits.client_id == header.client_id
+            and limits.user == connection.caller.name
+        ):
             self._find_limits(connection, header.client_id if is_admitted else None)
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)

@@ -46,6 +46,8 @@ class Need(NamedTuple):
     right: Right
     instead: Right | None = None
     denied: Denied = Denied.ERROR
+    # Which resource it is about, if not one that the request names.
+    resource: str = ""
 
     @property
     def error(self) -> ErrorCode | None:
@@ -82,12 +84,14 @@ _DELETE_GROUP = _need(Operation.DELETE, _GROUP)
 _DESCRIBE_TOPIC = _need(Operation.DESCRIBE, _TOPIC)
 _READ_TOPIC = _need(Operation.READ, _TOPIC)
 _WRITE_TOPIC = _need(Operation.WRITE, _TOPIC)
+_WRITE_DEAD_LETTERS = Need(Right(Operation.WRITE, _TOPIC), resource="for its dead letters")
 _DESCRIBE_ID = _need(Operation.DESCRIBE, _ID)
 _WRITE_ID = _need(Operation.WRITE, _ID)
 _CREATE_TOPIC = Need(Right(Operation.CREATE, _TOPIC), Right(Operation.CREATE, _CLUSTER))
 
 BY_ID = "by topic id"
 LISTED = "of all"
+REJECTING = "that rejects records"
 FOR_ANOTHER = "for another owner"
 OF_ANOTHER = "of tokens of others"
 
@@ -227,7 +231,17 @@ TABLE: tuple[Row, ...] = (
     Row(ApiKey.SHARE_GROUP_HEARTBEAT, (_READ_GROUP, _DESCRIBE_TOPIC)),
     Row(ApiKey.SHARE_GROUP_DESCRIBE, (_DESCRIBE_GROUP, _DESCRIBE_TOPIC)),
     Row(ApiKey.SHARE_FETCH, (_READ_GROUP, _need(Operation.READ, _TOPIC, Denied.UNKNOWN_ID))),
+    Row(
+        ApiKey.SHARE_FETCH,
+        (_READ_GROUP, _need(Operation.READ, _TOPIC, Denied.UNKNOWN_ID), _WRITE_DEAD_LETTERS),
+        REJECTING,
+    ),
     Row(ApiKey.SHARE_ACKNOWLEDGE, (_READ_GROUP, _need(Operation.READ, _TOPIC, Denied.UNKNOWN_ID))),
+    Row(
+        ApiKey.SHARE_ACKNOWLEDGE,
+        (_READ_GROUP, _need(Operation.READ, _TOPIC, Denied.UNKNOWN_ID), _WRITE_DEAD_LETTERS),
+        REJECTING,
+    ),
     Row(ApiKey.ADD_RAFT_VOTER, (_ALTER_CLUSTER,)),
     Row(ApiKey.REMOVE_RAFT_VOTER, (_ALTER_CLUSTER,)),
     Row(ApiKey.STREAMS_GROUP_HEARTBEAT, (_READ_GROUP, _DESCRIBE_TOPIC)),
@@ -257,6 +271,7 @@ def rights_page() -> str:
             lines.append(f"| {name} | {row.when} | none | |")
         for need in row.needs:
             right = str(need.right) if need.instead is None else f"{need.right}, or {need.instead}"
+            right = f"{right} {need.resource}".rstrip()
             answer = Denied.LEFT_OUT.value if need.error is None else need.error.name
             lines.append(f"| {name} | {row.when} | {right} | {answer} |")
             name, row = "", row._replace(when="")

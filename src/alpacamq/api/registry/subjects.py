@@ -47,6 +47,8 @@ MAX_DESCRIBED: Final = 1000
 READ = Right(operation=Operation.DESCRIBE, hidden_as=SubjectNotFound)
 WRITE = Right(operation=Operation.WRITE)
 DELETE = Right(operation=Operation.DELETE, hidden_as=SubjectNotFound)
+# To register what the configuration of the subject would refuse.
+FORCE = Right(operation=Operation.ALTER_CONFIGS)
 
 
 class SubjectsQuery(msgspec.Struct, frozen=True, rename="camel"):
@@ -114,11 +116,12 @@ class DeleteVersionQuery(msgspec.Struct, frozen=True):
 
 
 class RegisterQuery(msgspec.Struct, frozen=True):
-    """Where to register a schema."""
+    """Where to register a schema; `force` skips the compatibility check."""
 
     subject: str
     normalize: bool = False
     format: str = ""
+    force: bool = False
 
 
 class LookupQuery(msgspec.Struct, frozen=True):
@@ -270,10 +273,13 @@ async def register(call: Call[RegisterQuery, NewSchema]) -> SchemaBody:
     subject = call.names.stored(wanted.subject)
     draft = body.draft(call.names)
     check_references(call, subject, draft)
+    if wanted.force:
+        await call.check(FORCE, subject)
     request = Register(
         subject=subject,
         draft=draft,
         normalize=wanted.normalize,
+        force=wanted.force,
         id=None if body.id == -1 else body.id,
         version=body.version or 0,
     )
@@ -422,7 +428,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=RegisterQuery,
         body=NewSchema,
         right=WRITE,
-        in_handler="DESCRIBE topic of the subject of each reference",
+        in_handler=f"DESCRIBE topic of the subject of each reference; {FORCE} with `force`",
     ),
     Route(
         method="GET",

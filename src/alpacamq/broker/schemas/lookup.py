@@ -23,9 +23,10 @@ from alpacamq.registry.validation import Known, Refused, Wanted
 FRESH_SECONDS: Final = 1.0
 # How long the registry may take to answer.
 ANSWER_SECONDS: Final = 5.0
-# Schemas that are remembered: how many, and the characters of their texts.
+# Schemas that are remembered: how many, and the characters of their texts. Parsed, a text can take 40 times
+# its length.
 MAX_KEPT: Final = 5000
-MAX_KEPT_CHARACTERS: Final = 16 << 20
+MAX_KEPT_CHARACTERS: Final = 4 << 20
 
 
 class Entry(NamedTuple):

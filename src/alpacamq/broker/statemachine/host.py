@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -48,6 +49,10 @@ SNAPSHOT_MS = 5 * 60_000
 SLICE_SECONDS = 0.0005
 _SLICE_ENTRIES = 32
 MAX_SLEEP_SECONDS = 5.0
+# A process that wakes this much too late was stopped, or its machine was. Heartbeats that clients have sent
+# meanwhile are waiting to be read; they get this long before sessions end.
+STALL_SECONDS = 2.0
+CATCH_UP_SECONDS = 1.0
 RELOAD_SECONDS = 1.0
 MAX_RELOAD_SECONDS = 60.0
 LOAD_SECONDS = 5.0
@@ -395,11 +400,18 @@ class StateMachineHost(Generic[M]):
         due = [at_ms for at_ms in (self._wake_at_ms, snapshot_due_ms) if at_ms is not None]
         # The clock is that of the cluster, which may run faster than this machine's for a while.
         seconds = min(max(min(due) - self._clock.now_ms(), 0) / 1000, MAX_SLEEP_SECONDS) if due else None
-        try:
+        began_at = monotonic()
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            return
+        if seconds is not None and monotonic() - began_at >= seconds + STALL_SECONDS:
+            await self._catch_up(monotonic() - began_at)
+
+    async def _catch_up(self, slept_seconds: float) -> None:
+        """Handle requests that came while the process was stopped before deadlines that have passed."""
+        if self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
+            log.warning("stalled", partition=str(self.partition.identity), seconds=round(slept_seconds, 1))
+            await asyncio.sleep(CATCH_UP_SECONDS)
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME_OF_DAY = re.compile(_TIME, re.ASCII)
 _LOCAL_TIMESTAMP = re.compile(rf"(\d{{4}}-\d\d-\d\d)[T ]{_TIME}", re.ASCII)
 _TIMESTAMP = re.compile(rf"{_LOCAL_TIMESTAMP.pattern}(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,6})?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d{1,6})?", re.ASCII)
 
 _FRACTION_DIGITS = {"millis": 3, "micros": 6, "nanos": 9}
 

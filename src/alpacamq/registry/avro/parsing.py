@@ -38,6 +38,8 @@ from .types import (
 MAX_FIXED_SIZE = MAX_INT - 8
 # Comparisons of a default with a type. Unions of recursive types could make them exponential.
 MAX_DEFAULT_CHECKS = 200_000
+# Of a full name. Every type in a namespace repeats it, in memory and where the schema is printed.
+MAX_NAME_CHARACTERS = 1000
 
 _TYPE_ATTRIBUTES = frozenset(
     {"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "items", "values", "size"}
@@ -47,10 +49,11 @@ _FIELD_ATTRIBUTES = frozenset({"name", "type", "doc", "aliases", "default", "ord
 _ORDERS = ("ascending", "descending", "ignore")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 # A string or comment without an end reaches to the end of the text: no text is scanned twice.
 _STRING_OR_COMMENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z|\\\Z)|/\*.*?(?:\*/|\Z)|//[^\n]*', re.DOTALL)
 _JSON_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]+)?)")
 
 N = TypeVar("N", Record, Enum, Fixed)
 
@@ -345,13 +348,18 @@ class _Parser:
         name = _qualify(text, namespace if own_namespace is None else own_namespace)
         with self._at("name"):
             self._check_name(name.simple)
+            self._check_length(name)
             if not name.namespace and name.simple in PRIMITIVES:
                 self._fail(f"{name.simple} is the name of a primitive type")
-        if name.namespace:
+        if name.namespace and not _NAMESPACE.fullmatch(name.namespace):
             with self._at("name" if "." in text else "namespace"):
                 for part in name.namespace.split("."):
                     self._check_name(part)
         return name
+
+    def _check_length(self, name: Name) -> None:
+        if len(name.namespace) + len(name.simple) > MAX_NAME_CHARACTERS:
+            self._fail(f"name {excerpt(name.simple)} has more than {MAX_NAME_CHARACTERS} characters")
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name):
@@ -363,6 +371,7 @@ class _Parser:
             alias = _qualify(text, namespace)
             with self._at("aliases"):
                 self._check_name(alias.simple)
+                self._check_length(alias)
             aliases[alias] = None
         return list(aliases)
 

@@ -14,6 +14,8 @@ from decimal import Decimal
 from math import isfinite, isinf, isnan
 from typing import TypeAlias
 
+from alpacamq.registry.schema import MAX_SCHEMA_BYTES, InvalidSchema
+
 from .types import (
     Array,
     AvroType,
@@ -43,6 +45,8 @@ _ESCAPES = {
     "\t": "\\t",
 }
 _KIND_NAMES = frozenset(Kind)
+# Of a text. Names can be longer there than where the schema was written.
+MAX_PRINTED_CHARACTERS = 16 * MAX_SCHEMA_BYTES
 
 # A text, or a type still to be printed within a namespace.
 _Piece: TypeAlias = str | tuple[AvroType, str]
@@ -67,11 +71,15 @@ class _Printer:
     def print(self, root: AvroType) -> str:
         # A stack instead of recursion: with the types of other schemas the nesting is not bounded.
         pieces: list[str] = []
+        left = MAX_PRINTED_CHARACTERS
         stack: list[_Piece] = [(root, "")]
         while stack:
             piece = stack.pop()
             if isinstance(piece, str):
                 pieces.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    raise InvalidSchema(f"schema has more than {MAX_PRINTED_CHARACTERS} characters")
             else:
                 stack.extend(reversed(list(self._type(*piece))))
         return "".join(pieces)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ MAX_NESTING = 2 * MAX_DEPTH
 # Digits of a number, and of its exponent's value: arithmetic with larger ones takes long.
 MAX_DIGITS = 1000
 
+_EXACT = Context(prec=MAX_DIGITS)
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
@@ -97,16 +98,18 @@ def pointer(path: tuple[str | int, ...]) -> str:
 
 
 def _exact(digits: str) -> Decimal:
-    number = Decimal(digits)
-    if len(digits) > MAX_DIGITS or not -MAX_DIGITS < number.adjusted() < MAX_DIGITS:
-        raise ValueError(f"number {digits[:20]}… has more than {MAX_DIGITS} digits")
-    return number
+    try:
+        if len(digits) <= MAX_DIGITS and -MAX_DIGITS < (number := Decimal(digits)).adjusted() < MAX_DIGITS:
+            return number
+    except InvalidOperation:
+        pass  # an exponent that no Decimal has
+    raise ValueError(f"number {digits[:20]}… has more than {MAX_DIGITS} digits")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         whole = value.to_integral_value()
-        return int(whole) if whole == value else value.normalize()
+        return int(whole) if whole == value else value.normalize(_EXACT)
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

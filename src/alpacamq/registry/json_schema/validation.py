@@ -39,7 +39,8 @@ _MAX_SEARCHED_PATTERNS = 50
 _MAX_MESSAGE = 300
 
 _REPETITION = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
-_CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])*\]", re.DOTALL)
+# A class without an end reaches to the end of the pattern: no pattern is scanned twice.
+_CLASS = re.compile(r"\[\^?(?:\\.|[^\]\\])*(?:\]|\\?\Z)", re.DOTALL)
 # Keywords that say by themselves why a value is invalid.
 _LOCAL = (
     "const",
@@ -98,7 +99,11 @@ def check_schema(document: Document, start: Path) -> None:
 
 def check_patterns(patterns: Collection[str]) -> None:
     """Raise InvalidSchema if regular expressions take too long to compile."""
-    if sum(_ATOMS_PER_PATTERN + _atoms(pattern) for pattern in patterns) > MAX_PATTERN_ATOMS:
+    # Each character of a class takes time, too, though it is not repeated.
+    if (
+        sum(map(len, patterns)) > MAX_PATTERN_ATOMS
+        or sum(_ATOMS_PER_PATTERN + _atoms(pattern) for pattern in patterns) > MAX_PATTERN_ATOMS
+    ):
         raise InvalidSchema("The regular expressions of the schema are too large")
 
 

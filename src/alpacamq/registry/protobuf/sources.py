@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
+# A comment without an end reaches to the end of the text: no text is scanned twice.
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[\w.]+|.""", re.DOTALL
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?(?:\*/|\Z))|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[\w.]+|.""",
+    re.DOTALL,
 )
 _TYPE_NAME: Final = re.compile(r"\.?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _MAP_TYPE: Final = re.compile(r"map<[^,]*,(.*)>")
