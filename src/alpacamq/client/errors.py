@@ -4,7 +4,6 @@ Every error says by `retriable` whether the same call can succeed later without 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TypeVar
 
 from alpacamq.model.errors import AlpacaError
@@ -107,6 +106,8 @@ class NotFound(ClientError):
     """An object does not exist; the message suggests similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = ()) -> None:
+        from difflib import get_close_matches  # not needed by programs that go well
+
         near = get_close_matches(name, list(known), n=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         super().__init__(f"there is no {kind} {name!r}{hint}")

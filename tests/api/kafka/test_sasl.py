@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any
 
+import httpx
 import pytest
 
 from alpacamq.broker.access import FREE_FAILURES
@@ -341,3 +342,51 @@ def test_a_client_cannot_authenticate_again_as_another_user(short_broker: Broker
         assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert "change its user" in response.error_message
         assert wire.is_closed
+
+
+@pytest.fixture(scope="module")
+def keys(broker: Broker) -> Iterator[httpx.Client]:
+    """The API keys of alice, over HTTP."""
+    with httpx.Client(base_url=f"http://{broker.http_address}", auth=(USER, PASSWORD.encode())) as client:
+        yield client
+
+
+def new_key(keys: httpx.Client, **options: Any) -> tuple[str, str]:
+    """Return the id of a new key, and the key."""
+    key = str(keys.post("/keys", json={"description": "of a test", **options}).json()["key"])
+    return key.split("_")[1], key
+
+
+def test_an_api_key_is_the_password_of_its_id(keys: httpx.Client, wire: Wire) -> None:
+    response = log_in(wire, PLAIN, *new_key(keys))
+    assert (response.error_code, response.session_lifetime_ms) == (0, 0)
+    assert is_served(wire)
+
+
+def test_the_session_of_a_client_ends_with_its_api_key(keys: httpx.Client, wire: Wire) -> None:
+    response = log_in(wire, PLAIN, *new_key(keys, expires_in_ms=60_000))
+    assert response.error_code == 0
+    assert 0 < response.session_lifetime_ms <= 60_000
+
+
+def test_an_api_key_of_another_id_or_secret_is_refused(keys: httpx.Client, connect: Connect) -> None:
+    key_id, key = new_key(keys)
+    for name, password in ((USER, key), (key_id, f"{key}x"), (key_id, PASSWORD)):
+        with connect() as wire:
+            assert log_in(wire, PLAIN, name, password).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert wire.is_closed
+
+
+def test_a_deleted_or_rotated_api_key_closes_the_connections_of_its_clients(
+    keys: httpx.Client, connect: Connect
+) -> None:
+    (deleted, _), (rotated, _), (kept, _) = pairs = [new_key(keys) for _ in range(3)]
+    with connect() as first, connect() as second, connect() as third:
+        for wire, (key_id, key) in zip((first, second, third), pairs, strict=True):
+            assert log_in(wire, PLAIN, key_id, key).error_code == 0
+        assert keys.delete(f"/keys/{deleted}").is_success
+        assert keys.post(f"/keys/{rotated}/rotate", json={"overlap_ms": 60_000}).is_success
+        assert first.is_closed
+        assert second.is_closed
+        assert is_served(third)
+        assert kept

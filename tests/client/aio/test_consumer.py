@@ -282,6 +282,52 @@ async def test_a_subscription_that_the_broker_refuses_is_an_error(cluster: Clust
             await anext(consumer)
 
 
+async def test_an_application_that_waits_briefly_takes_part_in_rebalances(
+    cluster: Cluster, topic: str
+) -> None:
+    await write(cluster, topic, 10)
+    release = asyncio.Event()
+    calls: list[int] = []
+
+    async def assigned(added: Iterable[TopicPartition]) -> None:
+        calls.append(len(list(added)))
+        await release.wait()
+
+    async with Consumer(cluster, topic, topics=[topic], on_assigned=assigned) as consumer:
+        async with asyncio.timeout(60):
+            while not calls:
+                assert await consumer.take(wait_s=0.001) == []
+            for _ in range(10):
+                assert await consumer.take(wait_s=0.001) == []
+        release.set()
+        assert await take(consumer, 10) == list(range(10))
+    assert calls == [PARTITIONS], "the callback was started once and not cancelled"
+
+
+async def test_an_error_of_a_callback_is_raised_and_the_rebalance_tried_again(
+    cluster: Cluster, other: Cluster, topic: str
+) -> None:
+    await write(cluster, topic, 300)
+    failures = [ZeroDivisionError]
+
+    def revoked(_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    async with Consumer(cluster, topic, topics=[topic], on_revoked=revoked) as first:
+        await take(first, 300)
+        async with Consumer(other, topic, topics=[topic]) as second:
+
+            async def wait_for_both() -> None:
+                while not second.assignment:
+                    await asyncio.gather(first.take(wait_s=0.1), second.take(wait_s=0.1))
+
+            with pytest.raises(ZeroDivisionError):
+                await wait_for_both()
+            await wait_for_both()
+            assert not first.assignment & second.assignment
+
+
 async def test_callbacks_may_be_coroutines_and_may_commit(
     cluster: Cluster, other: Cluster, topic: str
 ) -> None:

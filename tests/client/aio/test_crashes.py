@@ -1,15 +1,19 @@
 """Clients whose brokers are killed: nothing acknowledged is missing, nothing is doubled, nothing hangs."""
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from random import Random, SystemRandom
 
 import pytest
 
 from alpacamq.client.aio.cluster import Cluster
+from alpacamq.client.aio.connection import Connection
 from alpacamq.client.aio.consumer import Consumer
 from alpacamq.client.aio.producer import Producer, ProducerSettings, RecordMetadata
 from alpacamq.client.aio.reader import Reader
@@ -51,9 +55,9 @@ class Traffic:
             self._is_over.set()
             await asyncio.wait(members)
 
-    async def progress(self, count: int) -> None:
+    async def progress(self, more: int) -> None:
         """Wait until more records have been acknowledged and delivered."""
-        acknowledged, seen = len(self.acknowledged) + count, self.seen.total() + count
+        acknowledged, seen = len(self.acknowledged) + more, self.seen.total() + more
         await soon(
             lambda: len(self.acknowledged) >= acknowledged and self.seen.total() >= seen, within_s=DEADLINE_S
         )
@@ -168,6 +172,46 @@ async def test_transactions_over_kills_are_seen_whole_or_not_at_all(new_broker: 
             found = Counter([record.value or b"" async for record in reader])
     expected = [b"%d/%d" % (number, part) for number in range(30) if number % 3 != 2 for part in range(10)]
     assert found == Counter(expected)
+
+
+def is_lost(connection: Connection) -> bool:
+    return not connection.is_open
+
+
+async def test_records_for_a_broker_that_stops_for_a_while_are_written_once(new_broker: NewBroker) -> None:
+    """Requests time out and are sent again; the broker finds both when it goes on."""
+    broker = new_broker().start()
+    before = tasks()
+    process = broker.process
+    acknowledged: dict[int, int] = {}
+    async with asyncio.timeout(DEADLINE_S):
+        async with Cluster([parse_address(broker.address)], request_s=0.5) as cluster:
+            async with Producer(cluster, PATIENT) as producer:
+                lost: set[object] = set()
+                numbers = count()
+                for _ in range(3):
+                    first = next(numbers)
+                    acknowledged[first] = (await (await producer.put(TOPIC, b"%d" % first))).offset
+                    connection = cluster.open_connection(1, producer)
+                    assert connection is not None
+                    process.send_signal(signal.SIGSTOP)
+                    try:
+                        sent = {
+                            number: await producer.put(TOPIC, b"%d" % number)
+                            for number in islice(numbers, 50)
+                        }
+                        await soon(partial(is_lost, connection))
+                        lost.add(connection)
+                    finally:
+                        process.send_signal(signal.SIGCONT)
+                    for each, delivery in sent.items():
+                        acknowledged[each] = (await delivery).offset
+                assert len(lost) == 3
+            async with Reader(cluster, TOPIC, until="now") as reader:
+                stored = sorted([(int(record.value or b""), record.offset) async for record in reader])
+    assert stored == sorted(acknowledged.items())
+    assert len(stored) == 153
+    assert tasks() == before
 
 
 async def test_the_leader_of_a_cluster_is_killed(tmp_path: Path) -> None:

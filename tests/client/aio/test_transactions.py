@@ -120,6 +120,26 @@ async def test_a_commit_after_a_rejected_record_aborts(cluster: Cluster, topic: 
     assert await committed(cluster, topic) == []
 
 
+async def test_a_failed_transaction_that_is_left_without_an_error_is_aborted(
+    cluster: Cluster, topic: str
+) -> None:
+    settings = ProducerSettings(max_request_bytes=4 << 20)
+
+    async def ignore_the_failure(producer: TransactionalProducer) -> None:
+        async with producer.transaction() as transaction:
+            await transaction.put(topic, b"small")
+            large = await transaction.put(topic, bytes(2 << 20))
+            with pytest.raises(RecordRejected):
+                await large
+
+    async with TransactionalProducer(cluster, topic, settings=settings) as producer:
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await ignore_the_failure(producer)
+        async with producer.transaction() as transaction:
+            await transaction.put(topic, b"next")
+    assert await committed(cluster, topic) == [b"next"]
+
+
 async def test_a_cancelled_task_aborts_its_transaction(cluster: Cluster, topic: str) -> None:
     async with TransactionalProducer(cluster, topic) as producer:
         started = asyncio.Event()

@@ -9,7 +9,6 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
 from types import TracebackType
@@ -29,6 +28,8 @@ from alpacamq.client.errors import (
 )
 from alpacamq.client.framing import CLIENT_ID
 from alpacamq.client.login import Credentials
+from alpacamq.client.options import Coordinates as Coordinates
+from alpacamq.client.options import Isolation as Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.errors import ProtocolError
@@ -80,20 +81,6 @@ STALE_METADATA = frozenset(
     }
 )
 MOVED_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-
-
-class Isolation(IntEnum):
-    """Isolation level of a read."""
-
-    UNCOMMITTED = 0
-    COMMITTED = 1
-
-
-class Coordinates(IntEnum):
-    """Key type of a FindCoordinator request."""
-
-    GROUP = 0
-    TRANSACTION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,7 @@ class Consumer:
         self._heartbeat_due = asyncio.Event()
         self._heartbeat_sent = asyncio.Event()
         self._is_changed = False
+        self._reconciling: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
         self._is_closed = False
         self._chunk: list[ConsumedRecord] = []
@@ -199,8 +200,8 @@ class Consumer:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                if self._is_changed:
-                    await self._reconcile()
+                if self._is_changed or self._reconciling is not None:
+                    await self._take_part()
                 if self._next < len(self._chunk):
                     return
                 self._chunk, self._next = self._fetcher.take(max_records), 0
@@ -264,9 +265,24 @@ class Consumer:
 
     # Rebalances.
 
+    async def _take_part(self) -> None:
+        """Take part in a rebalance; it goes on if the application does not wait that long."""
+        if self._reconciling is None:
+            self._is_changed = False
+            self._reconciling = self._cluster.spawn(self._reconcile())
+        try:
+            await asyncio.shield(self._reconciling)
+        except asyncio.CancelledError:
+            if not self._reconciling.cancelled():
+                raise  # it is this caller who was cancelled
+        except BaseException:
+            self._is_changed = True  # and is tried again
+            self._reconciling = None
+            raise
+        self._reconciling = None
+
     async def _reconcile(self) -> None:
         """Give up partitions that others get, and begin with new ones."""
-        self._is_changed = False
         if self._lost:
             lost, self._lost = self._lost, set()
             self._forget(lost)
@@ -275,10 +291,9 @@ class Consumer:
             return
         if revoked := self._owned - self._target:
             if self._settings.auto_commit_s is not None:
-                processed = self._processed()
-                await self._commit_if_member(
-                    {place: processed[place] for place in revoked if place in processed}
-                )
+                # The application waits: it has processed what was delivered.
+                positions = self.positions()
+                await self._commit_if_member({place: positions[place] for place in revoked})
             await _call(self._on_revoked, revoked)
             self._forget(revoked)
             self._acknowledge()
@@ -606,6 +621,8 @@ class Consumer:
                 await self._commit_if_member(self._processed())
         finally:
             self._is_closed = True
+            if self._reconciling is not None:
+                self._tasks.append(self._reconciling)
             for task in self._tasks:
                 task.cancel()
             if self._tasks:

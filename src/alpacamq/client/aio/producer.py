@@ -15,7 +15,6 @@ responses and timers. Tasks request connections, metadata and producer ids; they
 import asyncio
 from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from random import Random
 from time import time
@@ -32,9 +31,11 @@ from alpacamq.client.errors import (
     NotFound,
     RecordTooLarge,
     Refused,
+    TransactionAborted,
     Unreachable,
     refusal,
 )
+from alpacamq.client.options import Acks as Acks
 from alpacamq.model.batch import Codec
 from alpacamq.model.headers import DELIVER_AT, LANE
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -70,14 +71,6 @@ _IN_DOUBT = frozenset(
 )
 _SEQUENCE_LOST = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _ALSO_RETRIED = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-
-
-class Acks(IntEnum):
-    """Who has to have a record before it is acknowledged."""
-
-    NONE = 0
-    LEADER = 1
-    ALL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -692,7 +685,8 @@ class Producer:
         """Take note of the outcome of a batch, as its first callback."""
         self._buffered_bytes -= batch.size_bytes
         if batch.error is not None:
-            if self._unreported is None and not batch.on_done and not isinstance(batch.error, Closed):
+            is_told = isinstance(batch.error, Closed | TransactionAborted)  # by who ends the producer
+            if self._unreported is None and not is_told:
                 self._unreported = batch.error
             if self.transaction is not None:
                 self.transaction.failed(batch.error)

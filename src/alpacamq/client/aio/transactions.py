@@ -164,11 +164,12 @@ class Transaction:
 
     async def commit(self) -> None:
         """Flush and commit. Raises TransactionAborted, ProducerFenced."""
-        self._check_open()
-        try:
-            await self._owner.producer.flush()
-        except ClientError as error:
-            self.failed(error)
+        if self.state is not State.FAILED:
+            self._check_open()
+            try:
+                await self._owner.producer.flush()
+            except ClientError as error:
+                self.failed(error)
         if self._error is not None:
             await self.abort()
             raise TransactionAborted(f"the transaction was aborted: {self._error}") from self._error

@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
 from alpacamq.client.connect import Tls
 from alpacamq.client.errors import NotFound, Refused, Unreachable, check, only
+from alpacamq.client.options import Coordinates as Coordinates
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
@@ -45,13 +45,6 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """Yield the names in order, `size` at a time."""
     for start in range(0, len(names), size):
         yield names[start : start + size]
-
-
-class Coordinates(IntEnum):
-    """Key type of a FindCoordinator request."""
-
-    GROUP = 0
-    TRANSACTION = 1
 
 
 def retry_transient(call: Callable[P, T]) -> Callable[P, T]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
 
 from alpacamq.client.errors import check, only
+from alpacamq.client.options import Isolation as Isolation
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.committed_offsets import (
@@ -117,13 +117,6 @@ def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicParti
 
 _EARLIEST, _LATEST = -2, -1
 _NONE = -1
-
-
-class Isolation(IntEnum):
-    """Isolation level of a read."""
-
-    UNCOMMITTED = 0
-    COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)

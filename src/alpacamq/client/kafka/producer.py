@@ -7,9 +7,9 @@ are in doubt.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from alpacamq.client.errors import NotFound, check, only
+from alpacamq.client.options import Acks as Acks
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Buffer
@@ -103,14 +103,6 @@ class Producer:
         result = only(about, only(about, leader.call(request, ProduceResponse).responses).partition_responses)
         check(about, result.error_code, result.error_message)
         return Written(partition=partition, first_offset=result.base_offset, count=len(records))
-
-
-class Acks(IntEnum):
-    """Values of acks in a Produce request."""
-
-    NONE = 0
-    LEADER = 1
-    ALL = -1
 
 
 class PartitionWriter:
