@@ -45,7 +45,7 @@ MODULES = {
 # Ours, but outside the broker: loaded when a command of the CLI needs it.
 LATER = "alpacamq_spark"
 # Used if it is installed.
-OPTIONAL = "opentelemetry"
+OPTIONAL = {"opentelemetry"}
 # Packages whose modules have another name.
 PACKAGE_OF = {"google": "protobuf", "grpc_tools": "grpcio-tools", "re2": "google-re2"}
 IMPURE_MODULES = {"asyncio", "socket", "os", "time", "random", "threading"}
@@ -115,7 +115,7 @@ def imported(path: Path, node: ast.Import | ast.ImportFrom) -> list[str]:
     return [".".join([*stem, alias.name]) for alias in node.names]
 
 
-@pytest.mark.parametrize("package", [*MAY_IMPORT, *MODULES])
+@pytest.mark.parametrize("package", sorted([*MAY_IMPORT, *MODULES]))
 def test_a_module_imports_only_what_its_package_may(package: str) -> None:
     allowed = MODULES[package] if package in MODULES else MAY_IMPORT[package] | {package}
     for module in modules():
@@ -136,7 +136,6 @@ def test_every_module_has_a_docstring() -> None:
 def test_every_package_is_in_the_import_table() -> None:
     packages = {path.name for path in OURS.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert packages == MAY_IMPORT.keys()
-    assert {path.name for path in OURS.glob("*.py")} == MODULES.keys()
 
 
 def graph() -> dict[str, set[str]]:
@@ -145,8 +144,8 @@ def graph() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module in modules():
         here = found.setdefault(module.dotted, set())
-        if module.package == "__init__.py":
-            continue  # see MODULES
+        if module.dotted == "alpacamq":
+            continue  # it imports when a name is used
         for name in module.imports:
             # `from package import name`: a module, or a name in the package's __init__.
             owner = name if name in names else name.rpartition(".")[0]
@@ -198,6 +197,6 @@ def test_third_party_imports_are_declared() -> None:
     for module in modules():
         for name in module.imports:
             top = name.split(".")[0]
-            if top not in ("alpacamq", LATER, OPTIONAL) and top not in sys.stdlib_module_names:
+            if top not in {"alpacamq", LATER, *OPTIONAL, *sys.stdlib_module_names}:
                 package = PACKAGE_OF.get(top, top.replace("_", "-"))
                 assert package in declared, f"{module.path} imports {top}"

@@ -264,20 +264,21 @@ def write_batch(
 
 
 def frame_records(
-    body: bytes,
+    body: bytes | bytearray,
     count: int,
-    timestamp_ms: int,
+    timestamps_ms: tuple[int, int],
     *,
+    attributes: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Build a batch of encoded records, which have the offsets from 0 on and the same timestamp."""
+    """Build a batch of encoded records with offsets from 0 on, and their base and highest timestamp."""
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body
     HEADER.pack_into(
         batch, 0,
-        0, len(batch) - FRAME_BYTES, 0, MAGIC, 0, Codec.NONE, count - 1, timestamp_ms, timestamp_ms,
+        0, len(batch) - FRAME_BYTES, -1, MAGIC, 0, attributes, count - 1, *timestamps_ms,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
@@ -295,20 +296,18 @@ def write_new_batch(
 ) -> bytearray:
     """Build the batch of a producer; its records have offsets from 0 on. Faster than `write_batch`."""
     base_timestamp = records[0][3]
-    max_timestamp = max(record[3] for record in records)
     body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
     if codec is not Codec.NONE:
         body = compress(codec, body)
-    batch = bytearray(HEADER_BYTES + len(body))
-    batch[HEADER_BYTES:] = body
-    HEADER.pack_into(
-        batch, 0,
-        0, len(batch) - FRAME_BYTES, -1, MAGIC, 0, (attributes & ~COMPRESSION_MASK) | codec,
-        len(records) - 1, base_timestamp, max_timestamp,
-        producer_id, producer_epoch, base_sequence, len(records),
-    )  # fmt: skip
-    batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
-    return batch
+    return frame_records(
+        body,
+        len(records),
+        (base_timestamp, max(record[3] for record in records)),
+        attributes=(attributes & ~COMPRESSION_MASK) | codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
 
 
 def _encoded(records: Sequence[NewRecord], base_timestamp: int) -> list[bytes]:

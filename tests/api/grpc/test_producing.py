@@ -377,7 +377,7 @@ def test_plain_records_are_encoded_as_the_broker_does() -> None:
     assert (produced.envelope.correlation_id, produced.envelope.topic) == (7, "t")
     plain = produced.plain()
     assert plain is not None
-    data = frame_records(batch_body(content for content, _, _ in plain), len(plain), 1234)
+    data = frame_records(batch_body(content for content, _, _ in plain), len(plain), (1234, 1234))
     records = [Record(index, 1234, key, value) for index, (key, value) in enumerate(contents)]
     assert bytes(data) == bytes(write_batch(records))
     assert list(read_records(data)) == records
@@ -445,7 +445,7 @@ def test_the_short_way_reads_what_protobuf_reads() -> None:
         plain = produced.plain()
         if plain:
             parsed += 1
-            batch = frame_records(batch_body(content for content, _, _ in plain), len(plain), 0)
+            batch = frame_records(batch_body(content for content, _, _ in plain), len(plain), (0, 0))
             assert [(each.key, each.value) for each in read_records(batch)] == [
                 (
                     each.key if each.HasField("key") else None,

@@ -295,7 +295,13 @@ class RecordWriter:
         for partition, indexes in by_partition.items():
             body = batch_body([records[index][0] for index in indexes])
             await self._begin_batch(
-                call, request, write, topic, partition, indexes, frame_records(body, len(indexes), now_ms)
+                call,
+                request,
+                write,
+                topic,
+                partition,
+                indexes,
+                frame_records(body, len(indexes), (now_ms, now_ms)),
             )
         return write
 
