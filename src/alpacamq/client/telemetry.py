@@ -1,6 +1,6 @@
 """OpenTelemetry, when it is installed: a span per send and per job, and the trace in a header of messages.
 
-Without the package `opentelemetry-api` nothing happens, at the cost of a call per message.
+Without the package `opentelemetry-api`, or without a tracer provider, nothing happens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ class Tracer:
     """Makes spans with the application's tracer provider."""
 
     @cached_property
-    def _api(self) -> Any | None:
+    def _api(self) -> Any:
         """The module `opentelemetry`, None if it is not installed."""
         try:
             import opentelemetry.propagate
@@ -29,12 +29,15 @@ class Tracer:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether OpenTelemetry is installed."""
-        return self._api is not None
+        """Whether OpenTelemetry is installed, and the application has set a tracer provider."""
+        if self._api is None:
+            return False
+        trace = self._api.trace
+        return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
     def inject(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return headers with the current trace, unless they name one."""
-        if self._api is None or any(each[0] == TRACEPARENT for each in headers):
+        if not self.is_enabled or any(each[0] == TRACEPARENT for each in headers):
             return headers
         carrier: dict[str, str] = {}
         self._api.propagate.inject(carrier)
@@ -45,7 +48,7 @@ class Tracer:
     @contextmanager
     def sending(self, topic: str) -> Iterator[None]:
         """Span of a send; it is the current one in the block."""
-        if self._api is None:
+        if not self.is_enabled:
             yield
             return
         trace = self._api.trace
@@ -61,7 +64,7 @@ class Tracer:
         self, topic: str, group: str, headers: Sequence[tuple[str, bytes | None]]
     ) -> Iterator[None]:
         """Span of a job, in the trace of its message."""
-        if self._api is None:
+        if not self.is_enabled:
             yield
             return
         carrier = {name: value.decode(errors="replace") for name, value in headers if value is not None}

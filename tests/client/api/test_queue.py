@@ -270,22 +270,24 @@ async def test_a_receiver_survives_many_cuts(relayed: tuple[Relay, aio.Client], 
     assert relay.connections >= 10
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.heavy)])
 async def test_a_broker_killed_under_a_receiver_loses_and_repeats_nothing(
-    new_broker: NewBroker, topic: str
+    new_broker: NewBroker, topic: str, kills: int
 ) -> None:
     broker = new_broker()
     broker.start()
     confirmed: set[str] = set()
     unknown: set[str] = set()
     async with aio.connect(f"alpaca://{broker.grpc_address}") as mq:
-        queue = await filled(mq, topic, 200)
-        kills = 0
-        async with asyncio.timeout(150), queue.receive(credit=10) as receiver:
-            while len(confirmed | unknown) < 200:
+        queue = await filled(mq, topic, 50 * (kills + 1))
+        done = 0
+        async with asyncio.timeout(500), queue.receive(credit=10) as receiver:
+            while len(confirmed | unknown) < 50 * (kills + 1):
                 job = await receiver.next()
                 assert job.value not in confirmed, "delivered after a confirmed acknowledgement"
-                if kills < 3 and len(confirmed) >= 50 * (kills + 1):
-                    kills += 1
+                if done < kills and len(confirmed) >= 40 * (done + 1):
+                    done += 1
                     await asyncio.to_thread(broker.restart, kill=True)
                 try:
                     await job.ack()
@@ -294,7 +296,7 @@ async def test_a_broker_killed_under_a_receiver_loses_and_repeats_nothing(
                     unknown.add(job.value)
                 except alpacamq.LeaseLost:
                     pass
-        assert kills == 3
+        assert done == kills
     assert {each for each in asyncio.all_tasks() if "alpacamq" in each.get_name()} == set()
 
 
