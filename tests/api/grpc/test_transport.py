@@ -157,9 +157,10 @@ def continuations(raw: RawConnection) -> bytes:
 
 def resets(raw: RawConnection) -> bytes:
     """Calls that are cancelled at once, as in the attack "rapid reset"."""
+    headers = [(":method", "POST"), (":path", CHECK), (":scheme", "http"), (":authority", "test")]
     for _ in range(1000):
         number = raw.h2.get_next_available_stream_id()
-        raw.h2.send_headers(number, [(":method", "POST"), (":path", CHECK), (":scheme", "http")])
+        raw.h2.send_headers(number, headers)
         raw.h2.reset_stream(number)
     sent: bytes = raw.h2.data_to_send()
     return sent
