@@ -307,6 +307,7 @@ class Producer:
             raise RecordTooLarge(
                 f"a record of {size} bytes for {topic!r}; the most is {self._settings.max_request_bytes}"
             )
+        is_free = partition is None and key is None
         if partition is None:
             partition = state.partitioner.sticky if key is None else state.partitioner.of_key(key)
         elif not 0 <= partition < len(state.queues):
@@ -314,7 +315,7 @@ class Producer:
         queue = state.queues[partition]
         queued = queue.queued
         if not queued or queued[-1].size_bytes + size > self._batch_bytes or queued[-1].data is not None:
-            queue = self._open_batch(state, queue, is_keyless=key is None)
+            queue = self._open_batch(state, queue, is_free=is_free)
             queued = queue.queued
         batch = queued[-1]
         records = batch.records
@@ -336,10 +337,10 @@ class Producer:
             return NotFound("prepared topic", topic, self._topics)
         return BufferFull(f"{self._buffered_bytes} bytes of records wait for acknowledgement; await room()")
 
-    def _open_batch(self, state: _TopicState, queue: PartitionQueue, *, is_keyless: bool) -> PartitionQueue:
-        """Begin a batch, in another partition if the record has no key and the last batch is full."""
+    def _open_batch(self, state: _TopicState, queue: PartitionQueue, *, is_free: bool) -> PartitionQueue:
+        """Begin a batch, in another partition if the record may go to any and the last batch is full."""
         assert self._loop is not None, "the producer is used outside `async with`"
-        if queue.queued and is_keyless and queue is state.queues[state.partitioner.sticky]:
+        if queue.queued and is_free and queue is state.queues[state.partitioner.sticky]:
             self._move_on(state)
             queue = state.queues[state.partitioner.sticky]
             if queue.queued and queue.queued[-1].data is None:
