@@ -17,12 +17,13 @@ export = pytest.importorskip("opentelemetry.sdk.trace.export")
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
 
-@pytest.fixture(scope="module")
-def exporter() -> Iterator[Any]:
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     provider = sdk.TracerProvider()
     exporter = memory.InMemorySpanExporter()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
+    # Not set_tracer_provider: that is for good, and other tests have none.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
 
