@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+import alpacamq
 from tests.brokers import Broker
 
 TOPIC = "orders"
@@ -38,16 +39,19 @@ class Traffic:
             aws_secret_access_key="b",  # noqa: S106 - any will do
         )
         self._url = self._sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        self._grpc = alpacamq.connect(f"alpaca://{broker.grpc_address}")
 
     def close(self) -> None:
         self._consumer.close()
         self._http.close()
+        self._grpc.close()
 
     def round(self) -> None:
         self._over_kafka()
         self._over_http()
         self._over_sqs()
         self._over_registry()
+        self._over_grpc()
 
     def _over_kafka(self) -> None:
         for number in range(20):
@@ -90,3 +94,7 @@ class Traffic:
     def _over_registry(self) -> None:
         self._http.post("/schemas/subjects/busy/versions", json={"schema": '"string"'}).raise_for_status()
         assert self._http.get("/schemas/subjects/absent/versions").status_code == 404
+
+    def _over_grpc(self) -> None:
+        with self._grpc.topic(TOPIC).queue("streams").receive(credit=5) as jobs, next(iter(jobs)):
+            pass  # acknowledged

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from alpacamq.model.address import Address
-from alpacamq.node import listeners as listeners_module
 from alpacamq.node.config import ConfigError, NodeConfig, load
 from alpacamq.node.listeners import ListenerApi, warn_of_plain_passwords
 from alpacamq.node.processes import PORT_STEP, Process
+from alpacamq.telemetry.logs import capture_logs
 
 TLS = "[tls]\ncertificate = 'c.pem'\nkey = 'c.key'\nclient_ca = 'ca.pem'\n"
 EXTERNAL = "[listeners.external]\nlisten = '127.0.0.1:9094'\n"
@@ -123,14 +123,12 @@ def test_the_listeners_of_an_api_begin_with_that_of_its_section(tmp_path: Path) 
     ],
 )
 def test_listeners_with_passwords_in_clear_text_are_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str]
+    tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     config = loaded(tmp_path, text + "\n[security]\nauthentication = true\n")
-    warned: list[str] = []
-    monkeypatch.setattr(
-        listeners_module.log, "warning", lambda _event, **fields: warned.append(fields["listener"])
-    )
-    warn_of_plain_passwords(config.security, config.all_listeners())
+    with capture_logs() as logged:
+        warn_of_plain_passwords(config.security, config.all_listeners())
+    warned = [each["listener"] for each in logged if each["event"] == "passwords_without_tls"]
     assert warned == expected
 
 

@@ -268,6 +268,7 @@ def frame_records(
     count: int,
     timestamps_ms: tuple[int, int],
     *,
+    leader_epoch: int = 0,
     attributes: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
@@ -278,7 +279,7 @@ def frame_records(
     batch[HEADER_BYTES:] = body
     HEADER.pack_into(
         batch, 0,
-        0, len(batch) - FRAME_BYTES, 0, MAGIC, 0, attributes, count - 1, *timestamps_ms,
+        0, len(batch) - FRAME_BYTES, leader_epoch, MAGIC, 0, attributes, count - 1, *timestamps_ms,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
@@ -303,6 +304,7 @@ def write_new_batch(
         body,
         len(records),
         (base_timestamp, max(record[3] for record in records)),
+        leader_epoch=-1,
         attributes=(attributes & ~COMPRESSION_MASK) | codec,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
