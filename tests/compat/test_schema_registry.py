@@ -39,6 +39,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.brokers import Broker
+from tests.conftest import NewBroker
 
 ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]})
 NEWER = json.dumps(
@@ -334,3 +335,19 @@ async def test_the_asynchronous_client(url: str, subject: str) -> None:
         schema_id = await client.register_schema(subject, Schema(ORDER, "AVRO"))
         assert json.loads(str((await client.get_schema(schema_id)).schema_str)) == json.loads(ORDER)
         assert (await client.get_latest_version(subject)).version == 1
+
+
+def test_the_global_configuration_and_mode(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    with SchemaRegistryClient({"url": f"http://{broker.registry_address}"}) as client:
+        assert client.get_compatibility() == "BACKWARD"
+        client.set_config(None, ServerConfig(compatibility=ConfigCompatibilityLevel.FULL))
+        assert client.get_config().compatibility_level == "FULL"
+        client.delete_config()
+        assert client.get_compatibility() == "BACKWARD"
+        assert client.update_global_mode("READONLY") == client.get_global_mode() == "READONLY"
+        with pytest.raises(SchemaRegistryError) as refused:
+            client.register_schema("orders-value", Schema(ORDER, "AVRO"))
+        assert refused.value.error_code == 42205
+        client.update_global_mode("READWRITE")
+        assert client.register_schema("orders-value", Schema(ORDER, "AVRO")) == 1

@@ -85,6 +85,28 @@ func main() {
 	check(err)
 	found["ids_by_guid"] = len(ids) == 1 && ids[0].ID == first.ID
 
+	all, err := client.AllSchemas(ctx)
+	check(err)
+	ours := 0
+	for _, each := range all {
+		if each.Subject == in.Subject {
+			ours++
+		}
+	}
+	found["among_all"] = ours
+	var stats struct {
+		Subjects int `json:"subjects"`
+	}
+	check(client.Do(ctx, "GET", "/stats", nil, &stats))
+	found["stats"] = stats.Subjects > 0
+	var metadata struct {
+		Version string
+		Scope   struct{ Clusters map[string]string }
+	}
+	check(client.Do(ctx, "GET", "/v1/metadata/id", nil, &metadata))
+	check(client.Do(ctx, "GET", "/v1/metadata/version", nil, &metadata))
+	found["metadata"] = metadata.Version != "" && metadata.Scope.Clusters["kafka-cluster"] != ""
+
 	referring, err := client.CreateSchema(ctx, in.Other, sr.Schema{
 		Schema:     in.Referring,
 		References: []sr.SchemaReference{{Name: "Parcel", Subject: in.Subject, Version: 1}},
