@@ -202,7 +202,7 @@ class TopicProducer(Generic[T]):
     ) -> Delivery:
         """Buffer a message and return its delivery. Waits if the buffer is full.
 
-        Errors of deliveries whose result nobody asks for are raised by `flush` and at the end of the block.
+        Errors of deliveries whose result is not read are raised by `flush` and at the end of the block.
         """
         if not self._is_open:
             raise Closed("a producer is used in a block: `with topic.producer() as p:`")

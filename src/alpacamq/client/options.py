@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Acks(IntEnum):
-    """Who has to have a record before it is acknowledged: nobody, the leader, or all in-sync replicas."""
+    """Who has to have a record before it is acknowledged: no broker, the leader, or all in-sync replicas."""
 
     NONE = 0
     LEADER = 1

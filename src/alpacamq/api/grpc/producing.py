@@ -156,14 +156,14 @@ class Write:
             self._done.set_result(None)
 
     def when_done(self, act: Callable[[], None]) -> None:
-        """Call something once everything is durable or refused; now if that is so, or nobody waits for it."""
+        """Call something once everything is durable or refused; now if that is so, or if the client does not wait."""
         if self._missing and self._waits:
             self._done.add_done_callback(lambda _: act())
         else:
             act()
 
     async def finished(self) -> None:
-        """Return once everything is durable or refused, or if nobody waits for it."""
+        """Return once everything is durable or refused, or if the client does not wait."""
         if self._missing and self._waits:
             await self._done
 

@@ -246,7 +246,7 @@ class WorkStream:
             await self._release()
 
     async def _finish(self, delivering: "asyncio.Future[None]", settling: "asyncio.Future[None]") -> None:
-        """Deliver nothing more, and take settlements for a moment."""
+        """Deliver nothing more, and take settlements for a short time."""
         delivering.cancel()
         loop = asyncio.get_running_loop()
         until = loop.time() + STOP_SECONDS

@@ -120,7 +120,7 @@ class Connection(Channel):  # type: ignore[misc] # grpclib is not checked
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was connected and is no more."""
+        """Whether it was connected and is closed."""
         return self._protocol is not None and not self._connected
 
     def close(self) -> None:

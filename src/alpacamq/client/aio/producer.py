@@ -102,7 +102,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Delivery:
-    """The outcome of one record. Await it, or leave it: errors of those that nobody awaits raise in `flush`.
+    """The outcome of one record. Await it, or leave it: errors that are not awaited are raised by `flush`.
 
     Awaiting raises DeliveryTimedOut, RecordRejected, NotAuthorized, ProducerFenced, SequenceLost, NotFound,
     Closed or another Refused. Cancelling the task that awaits it does not cancel the record.
@@ -414,7 +414,7 @@ class Producer:
             await waiter
 
     async def flush(self) -> None:
-        """Send everything that is buffered and wait for it. Raises the first error that nobody awaited."""
+        """Send everything that is buffered and wait for it. Raises the first error that was not awaited."""
         loop = asyncio.get_running_loop()
         unfinished = [batch for queue in self._active for batch in queue.unfinished]
         for batch in unfinished:

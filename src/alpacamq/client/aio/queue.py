@@ -80,7 +80,7 @@ class _Kind(Enum):
 class Settlement:
     """A settlement on its way. Await it for its result; it is sent whether it is awaited or not.
 
-    A failure that nobody awaits is logged.
+    A failure that is not awaited is logged.
     """
 
     __slots__ = (
@@ -494,7 +494,7 @@ class Receiver(Generic[T]):
             self._stream.set_credit(credit)
 
     def drain(self) -> int:
-        """Take no more jobs: give back those that nobody has taken, and return their number.
+        """Take no more jobs: give back those that were not taken, and return their number.
 
         `next` raises Closed from now on. Jobs that were taken can be settled until the receiver is closed.
         """
@@ -509,7 +509,7 @@ class Receiver(Generic[T]):
 
     @property
     def waiting(self) -> Sequence[Job[T]]:
-        """The jobs that have arrived and that nobody has taken."""
+        """The jobs that have arrived and were not taken yet."""
         return self._ready
 
     @property

@@ -208,7 +208,7 @@ class TopicProducer(Generic[T]):
     ) -> Delivery:
         """Buffer a message and return its delivery, to be awaited or not.
 
-        Errors of deliveries that nobody awaits are raised by `flush` and at the end of the block. Raises
+        Errors of deliveries that are not awaited are raised by `flush` and at the end of the block. Raises
         BufferFull if the buffer has no room: `put` waits for it.
         """
         new = encoded(self._codecs, value, key, headers, delay, deliver_at, priority, partition)
@@ -234,7 +234,7 @@ class TopicProducer(Generic[T]):
         return await self._open.put(self._name, new.value, **new.options())
 
     async def flush(self) -> None:
-        """Send everything that is buffered and wait for it. Raises the first error that nobody awaited."""
+        """Send everything that is buffered and wait for it. Raises the first error that was not awaited."""
         await self._open.flush()
 
 
