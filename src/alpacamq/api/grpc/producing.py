@@ -156,7 +156,7 @@ class Write:
             self._done.set_result(None)
 
     def when_done(self, act: Callable[[], None]) -> None:
-        """Call something once everything is durable or refused; now if that is so, or if the client does not wait."""
+        """Call something once everything is durable or refused; now if the client does not wait."""
         if self._missing and self._waits:
             self._done.add_done_callback(lambda _: act())
         else:
