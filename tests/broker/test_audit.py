@@ -135,7 +135,8 @@ async def test_changes_of_users_rules_and_keys_are_recorded_without_secrets(tmp_
         ("User:admin", "AlterUserScramCredentials", "tool", "17")
     }
     content = (tmp_path / "audit.log").read_text()
-    for secret in ("very-secret", text, text.rpartition("_")[2], key.aws_secret):
+    # The secret may have underscores of its own.
+    for secret in ("very-secret", text, text.split("_", 2)[2], key.aws_secret):
         assert secret not in content
 
 

@@ -279,7 +279,7 @@ def _logged_secrets(target: Target) -> list[str]:
     log = target.broker.errors.text() + target.broker.output.text()
     hidden = [VICTIM_PASSWORD, CLUSTER_SECRET.decode(), *PASSWORDS.values()]
     for key in target.keys.values():
-        hidden += [key.text.rpartition("_")[2], key.aws_secret]
+        hidden += [key.text.split("_", 2)[2], key.aws_secret]
     return [each for each in hidden if each in log]
 
 
