@@ -36,6 +36,7 @@ from .reader import (
     TURN_SECONDS,
     Arrival,
     HttpLimits,
+    KnownHeads,
     Persistence,
     Phase,
     RequestReader,
@@ -212,6 +213,7 @@ class Shared:
         self.limits = limits
         self.tasks = tasks
         self.room = Room(limits.in_flight_bytes)
+        self.known_heads = KnownHeads()
         self.date_line = DateLine()
         self.connections: set[Connection] = set()
         self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, stats)
@@ -260,7 +262,9 @@ class Connection(asyncio.Protocol):
         self._principal = transport.get_extra_info("principal")
         self._principal_expires_ms = transport.get_extra_info("principal_expires_ms")
         shared = self._shared
-        self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
+        self._backlog = Backlog(
+            RequestReader(self._peer, shared.limits.max_body_bytes, shared.room, shared.known_heads)
+        )
         is_within_quota = shared.connection_limit.is_within_quota(self._host, transport)
         if not (is_within_quota and shared.connection_limit.has_place(self._now)):
             self._send(_NO_PLACE if is_within_quota else _OVER_QUOTA, Persistence.CLOSE)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -66,6 +66,11 @@ class Arguments:
         self._decode = msgspec.json.Decoder(route.body).decode
         self._decode_leniently = msgspec.json.Decoder(route.body, strict=False).decode
 
+    def check_media_type(self, request: Request) -> None:
+        """Refuse a body that is not JSON."""
+        if self._body is not Nothing:
+            check_media_type(request.headers)
+
     def parameters(self, in_path: dict[str, str], request: Request) -> Any:
         """Parse the parameters of path and query."""
         values = in_path
@@ -84,10 +89,9 @@ class Arguments:
             raise _explained(error, self._parameters, is_body=False) from None
 
     def body(self, request: Request) -> Any:
-        """Parse the body; a missing one is an empty object."""
+        """Parse the body; a missing one is an empty object. Its media type has been checked."""
         if self._body is Nothing:
             return _NOTHING
-        check_media_type(request.headers)
         try:
             try:
                 return self._decode(request.body or b"{}")
@@ -222,6 +226,13 @@ class Endpoint:
         self.topics = tuple(right.names for right in self.rights if right.kind is ResourceType.TOPIC)
 
 
+class Routed(NamedTuple):
+    """The endpoint of a request and the parameters in its head, which has been checked."""
+
+    endpoint: Endpoint
+    parameters: Any
+
+
 _encode = msgspec.json.Encoder().encode
 _NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
 
@@ -305,17 +316,27 @@ class RestApi:
         tenant: str | None = None
         began_at = monotonic()
         try:
-            endpoint, in_path = self._router.match(request.method, request.path)
-            route, arguments = endpoint.route, endpoint.arguments
-            check_origin(request, route)
+            head = request.head
+            routed = None if head is None else head.routed
+            if isinstance(routed, Routed):
+                endpoint, parameters = routed
+                route = endpoint.route
+            else:
+                endpoint, in_path = self._router.match(request.method, request.path)
+                route = endpoint.route
+                check_origin(request, route)
             if not endpoint.is_open and self._access.requires_login(request.authentication):
                 self._login.check_authenticated(caller)
             if caller.session is not None:
                 self._check_csrf(request, endpoint, caller.session)
             if self._audit is not None:
                 self._audit.enter("http", rights.key_of(route), *_sender(request), caller)
-            parameters = arguments.parameters(in_path, request)
-            body = arguments.body(request)
+            if routed is None:
+                parameters = endpoint.arguments.parameters(in_path, request)
+                endpoint.arguments.check_media_type(request)
+                if head is not None:
+                    head.routed = Routed(endpoint, parameters)
+            body = endpoint.arguments.body(request)
             if (tenant := self._access.tenant_of(caller)) is not None:
                 if not endpoint.is_open:
                     self._access.check_active(caller)
