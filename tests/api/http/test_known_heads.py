@@ -7,6 +7,9 @@ from alpacamq.api.http.reader import MAX_KNOWN_HEADS, KnownHeads, Phase, Request
 
 HEAD = b"POST /a?b=1 HTTP/1.1\r\nHost: h\r\nX-Name: value\r\nContent-Length: 3\r\n\r\n"
 
+CHUNKED = HEAD.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")
+UPGRADE = HEAD.replace(b"X-Name: value", b"Connection: upgrade\r\nUpgrade: h2c")
+
 
 def reader_of(heads: KnownHeads, room: Room | None = None) -> RequestReader:
     return RequestReader("127.0.0.1:1", 1000, room or Room(100_000), heads)
@@ -54,9 +57,9 @@ def test_a_known_head_is_shared_by_the_requests_of_all_connections():
         pytest.param([HEAD.replace(b"\r\n", b"\n") + b"a\r\n\r\nbc"], id="bare line feeds"),
         pytest.param([b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"], id="HTTP/1.0"),
         pytest.param([HEAD.replace(b"X-Name: value", b"Connection: close") + b"abc"], id="the last request"),
-        pytest.param([HEAD.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked") + b"0\r\n\r\n"], id="chunked"),
+        pytest.param([CHUNKED + b"0\r\n\r\n"], id="chunked"),
         pytest.param([HEAD.replace(b"X-Name: value", b"Expect: 100-continue"), b"abc"], id="expectation"),
-        pytest.param([HEAD.replace(b"X-Name: value", b"Connection: upgrade\r\nUpgrade: h2c") + b"abc"], id="upgrade"),
+        pytest.param([UPGRADE + b"abc"], id="upgrade"),
         pytest.param([HEAD.replace(b"Host: h\r\n", b"") + b"abc"], id="no host"),
         pytest.param([HEAD.replace(b": 3", b": 3000") + b"abc"], id="too large"),
     ],
