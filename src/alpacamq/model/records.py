@@ -290,6 +290,7 @@ def write_new_batch(
     records: Sequence[NewRecord],
     *,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     attributes: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
@@ -299,7 +300,7 @@ def write_new_batch(
     base_timestamp = records[0][3]
     body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
     if codec is not Codec.NONE:
-        body = compress(codec, body)
+        body = compress(codec, body, level)
     return frame_records(
         body,
         len(records),

@@ -135,8 +135,8 @@ class Request:
         return f"<{self.method} {self.path} from {self.peer}, {len(self.body)} bytes>"
 
 
-# A Response is sent immediately. An awaitable is awaited in a task that is cancelled when the client
-# disconnects; APIs shield work that must not be interrupted.
+# A Response is sent immediately, and one that is Later when it is known. Any other awaitable is awaited in a
+# task that is cancelled when the client disconnects; APIs shield work that must not be interrupted.
 App = Callable[[Request], Response | Awaitable[Response]]
 
 
