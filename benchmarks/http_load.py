@@ -1,12 +1,15 @@
 """Consumers and producers that use the HTTP API with JSON."""
 
+from collections.abc import Generator
+
 import msgspec
 
-from .http_client import HttpClient, together
+from .dialogue import Dialogue, ask, http_head, http_request, together
 
 BATCH = 10
 PUBLISHED = 1000
 GROUP = "bench"
+WAIT_MS = 1000
 _encode = msgspec.json.encode
 
 
@@ -26,38 +29,53 @@ _polled = msgspec.json.Decoder(_Polled)
 _settled = msgspec.json.Decoder(_Settled)
 
 
+def publish(address: str, topic: str, requests: int, value: str, *, batch: int, connections: int) -> None:
+    """Send requests with `batch` messages each, one in flight on each connection."""
+    body = _encode({"messages": [{"value": value}] * batch})
+    request = http_request(http_head(address, "POST", f"/topics/{topic}/messages"), body)
+    turns = iter(range(requests))
+
+    def send() -> Dialogue:
+        for _ in turns:
+            answer = yield from ask(request)
+            assert b'"errors":0' in answer, answer[-200:]
+
+    together(address, [send() for _ in range(connections)])
+
+
 def fill(address: str, topic: str, messages: int, value: str) -> None:
     """Publish `messages`, a thousand at a time."""
-    request = _encode({"messages": [{"value": value}] * PUBLISHED})
-    head = _head(address, "POST", f"/topics/{topic}/messages")
-
-    async def publish(client: HttpClient) -> None:
-        for _ in range(messages // PUBLISHED):
-            await client.ask(head, request)
-
-    together(address, [publish])
+    publish(address, topic, messages // PUBLISHED, value, batch=PUBLISHED, connections=1)
 
 
-def drain(address: str, topic: str, messages: int, consumers: int) -> None:
-    """Receive and acknowledge exactly `messages`, ten at a time, by as many consumers at once."""
-    poll = _head(address, "GET", f"/groups/{GROUP}/poll?topic={topic}&max={BATCH}&wait_ms=1000")
-    ack = _head(address, "POST", "/messages/ack")
+def drain(address: str, topic: str, messages: int, consumers: int, batch: int = BATCH) -> None:
+    """Receive and acknowledge exactly `messages`, `batch` at a time, by as many consumers at once."""
+    ack = http_head(address, "POST", "/messages/ack")
     left = messages
 
-    async def consume(client: HttpClient) -> None:
+    def poll(wanted: int) -> bytes:
+        path = f"/groups/{GROUP}/poll?topic={topic}&max={wanted}&wait_ms={WAIT_MS}"
+        return http_request(http_head(address, "GET", path))
+
+    whole = poll(batch)
+
+    def settle(received: list[_Message]) -> Generator[bytes, bytes, None]:
+        receipts = [message.receipt for message in received]
+        answer = yield from ask(http_request(ack, _encode({"receipts": receipts})))
+        errors = _settled.decode(answer).errors
+        assert errors == 0, f"{errors} receipts were refused"
+
+    def consume() -> Dialogue:
         nonlocal left
-        while left > 0:
-            received = _polled.decode(await client.ask(poll)).messages
-            if not received:
-                continue
-            left -= len(received)
-            receipts = [message.receipt for message in received]
-            settled = _settled.decode(await client.ask(ack, _encode({"receipts": receipts})))
-            assert settled.errors == 0, f"{settled.errors} receipts were refused"
+        while left:
+            # Reserved before they are received: a poll for what others have received would wait in vain.
+            wanted = min(batch, left)
+            left -= wanted
+            answer = yield from ask(whole if wanted == batch else poll(wanted))
+            received = _polled.decode(answer).messages
+            left += wanted - len(received)
+            if received:
+                yield from settle(received)
 
-    together(address, [consume] * consumers)
-    assert left == 0, f"{-left} messages more than were sent"
-
-
-def _head(address: str, method: str, path: str) -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json".encode()
+    together(address, [consume() for _ in range(consumers)])
+    assert left == 0, f"{left} messages were not received"
