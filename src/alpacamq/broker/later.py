@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from types import CoroutineType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -25,6 +25,13 @@ class Later(Generic[T]):
         self._is_known = False
         self._result: Any = None
         self.is_cancelled = False
+
+    @classmethod
+    def of(cls, result: Exception | Coroutine[Any, Any, U]) -> "Later[U]":
+        """Return an exception, or what a coroutine returns."""
+        later: Later[U] = Later()
+        later.set_result(result)
+        return later
 
     def done(self) -> bool:
         """Whether nothing is to be passed on any more."""
@@ -65,6 +72,16 @@ class Later(Generic[T]):
         self.when_done(known)
         return changed
 
+    def map(self, change: Callable[[T], U | Coroutine[Any, Any, U]]) -> "Later[U]":
+        """Return what `change` makes of the value; an exception is passed on."""
+
+        def changed(result: Any) -> Any:
+            if isinstance(result, Exception):
+                return result
+            return _rest(result, change) if isinstance(result, CoroutineType) else change(result)
+
+        return self.then(changed)
+
     def cancel(self) -> None:
         """Stop waiting: the result is dropped."""
         if not self.done():
@@ -91,3 +108,8 @@ class Later(Generic[T]):
         if isinstance(result, Exception):
             raise result
         return result  # type: ignore[no-any-return]
+
+
+async def _rest(work: Coroutine[Any, Any, T], change: Callable[[T], U | Coroutine[Any, Any, U]]) -> U:
+    changed = change(await work)
+    return await changed if isinstance(changed, CoroutineType) else cast("U", changed)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.read.block_cache import Block, StoredBlocks
 from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition, is_only_copy
 from alpacamq.model.errors import (
+    AlpacaError,
     DamagedLog,
     InvalidGroupId,
     InvalidReceipt,
@@ -128,6 +130,28 @@ class QueueReader:
                 records[place] = record
         return records
 
+    def read_now(self, topic: str, places: Iterable[Place]) -> dict[Place, Record] | None:
+        """Do the same as `read`; None if that has to wait for a disk or another broker, or fails."""
+        records: dict[Place, Record] = {}
+        block: Block | None = None
+        block_of = -1
+        for place in sorted(places):
+            index, offset = place
+            if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
+                partition = self._views.find(topic, index)
+                if partition is None or isinstance(partition, RemotePartition):
+                    return None
+                try:
+                    block = self._block_now(partition, offset)
+                except AlpacaError:
+                    return None
+                if block is None:
+                    return None
+                block_of = index
+            if (record := block.record(offset)) is not None:
+                records[place] = record
+        return records
+
     async def unfinished(
         self, topic: str, index: int, offset: int, finished: Finished, limit: int
     ) -> list[Record]:
@@ -189,11 +213,13 @@ class QueueReader:
             return self._blocks.cached(partition, offset) or await self._blocks.load(
                 partition, offset, INT64_MAX
             )
-        stable_offset = partition.last_stable_offset
-        return (
-            self._blocks.cached(partition, offset)
-            or self._blocks.load_now(partition, offset, stable_offset)
-            or await self._blocks.load(partition, offset, stable_offset)
+        return self._block_now(partition, offset) or await self._blocks.load(
+            partition, offset, partition.last_stable_offset
+        )
+
+    def _block_now(self, partition: Partition, offset: int) -> Block | None:
+        return self._blocks.cached(partition, offset) or self._blocks.load_now(
+            partition, offset, partition.last_stable_offset
         )
 
 

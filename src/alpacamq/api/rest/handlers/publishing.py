@@ -103,7 +103,7 @@ def publish(
         return _published_later(call, messages, answer)
     later: Later[list[Published | AlpacaError]] = Later()
     begun.when_done(later.set_result)
-    answered: Later[PublishedMessage | PublishedMessages] = later.then(answer)
+    answered: Later[PublishedMessage | PublishedMessages] = later.map(answer)
     return answered
 
 
