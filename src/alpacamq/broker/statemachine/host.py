@@ -31,7 +31,7 @@ from alpacamq.model.errors import (
     NotCoordinator,
     NotLeader,
 )
-from alpacamq.model.records import Record, write_batch
+from alpacamq.model.records import write_new_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
 
@@ -180,6 +180,7 @@ class StateMachineHost(Generic[M]):
         self._machine: M | None = None
         self._gathered: deque[Pending] = deque()
         self._is_scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # before the first request
         self._posted_once: set[Request[Any]] = set()
         self._in_flight: deque[list[Outcome]] = deque()
         self._pending: set[Replied] = set()
@@ -325,7 +326,9 @@ class StateMachineHost(Generic[M]):
         self._gathered.append(pending)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._handle_gathered)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._handle_gathered)
 
     def _handle_gathered(self) -> None:
         self._posted_once.clear()
@@ -506,7 +509,7 @@ class StateMachineHost(Generic[M]):
             self._fail(NotCoordinator(f"this broker does not lead in epoch {self.leader_epoch} any more"))
             return
         now_ms = self._clock.now_ms()
-        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(outcome.changes)])
+        batch = write_new_batch([(key, value, (), now_ms) for key, value in outcome.changes])
         outcomes = [outcome]
         append = Append(batch, read_header(batch), lambda: self._appended(append, outcomes))
         self._in_flight.append(outcomes)
@@ -533,11 +536,11 @@ class StateMachineHost(Generic[M]):
             self._deliver(outcome)
 
     def _deliver(self, outcome: Outcome) -> None:
+        if outcome.effects and self._perform is not None:
+            self._perform(outcome.effects)
         for reply, answer in outcome.replies:
             if reply is not None:
                 self._reply(reply, answer)
-        if outcome.effects and self._perform is not None:
-            self._perform(outcome.effects)
 
     def _reply(self, reply: Any, answer: object) -> None:
         self._pending.discard(reply)
