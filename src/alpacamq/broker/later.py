@@ -19,7 +19,7 @@ class Later(Generic[T]):
     __slots__ = ("_act", "_cancel", "_is_known", "_result", "is_cancelled")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
-        """`cancel` is called if the reader no longer waits."""
+        """`cancel` is called if the reader goes without the result, although that may be known by then."""
         self._cancel = cancel
         self._act: Callable[[Any], None] | None = None
         self._is_known = False
@@ -83,8 +83,8 @@ class Later(Generic[T]):
         return self.then(changed)
 
     def cancel(self) -> None:
-        """Stop waiting: the result is dropped."""
-        if not self.done():
+        """Go without the result."""
+        if not self.is_cancelled:
             self.is_cancelled = True
             self._act = None
             if self._cancel is not None:
@@ -100,6 +100,8 @@ class Later(Generic[T]):
             try:
                 self._result = await known
             except asyncio.CancelledError:
+                if known.done() and not known.cancelled() and isinstance(known.result(), CoroutineType):
+                    known.result().close()
                 self.cancel()
                 raise
         result = self._result

@@ -308,19 +308,26 @@ class QueueHost:
     def _receive_later(self, host: Host, request: ReceiveRequest) -> Later[ReceiveReply]:
         topic, waits = request.queue.topic, request.wait_ms > 0
         handle: Later[ReceiveReply] = Later()
+        reply: ReceiveReply | AlpacaError | None = None
 
         def cancel() -> None:
-            if waits:
-                self._watchers.leave(topic, host)
-            host.cancel(handle)
-
-        def answered(answer: ReceiveReply | AlpacaError) -> None:
-            if not replied.is_cancelled:
+            if reply is None:
                 if waits:
                     self._watchers.leave(topic, host)
-                replied.set_result(answer)
-            elif isinstance(answer, ReceiveReply):
-                self.release(request.queue, answer.messages)  # it was on its way already
+                host.cancel(handle)
+            elif isinstance(reply, ReceiveReply):
+                self.release(request.queue, reply.messages)
+
+        def answered(answer: ReceiveReply | AlpacaError) -> None:
+            nonlocal reply
+            reply = answer
+            if replied.is_cancelled:
+                if isinstance(answer, ReceiveReply):
+                    self.release(request.queue, answer.messages)  # it was on its way already
+                return
+            if waits:
+                self._watchers.leave(topic, host)
+            replied.set_result(answer)
 
         replied: Later[ReceiveReply] = Later(cancel)
         handle.when_done(answered)
