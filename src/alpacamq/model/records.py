@@ -400,14 +400,8 @@ def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | No
         value = body[at : at + (size >> 1)]
         at += size >> 1
     # No headers, and the fields fill the record. Others are few, or corrupt.
-    if (
-        at + 1 != end
-        or end > len(body)
-        or body[at]
-        or (number | timestamp | delta) & 1
-        or size & 1
-        and size != 1
-    ):
+    is_odd = (number | timestamp | delta) & 1 or (size & 1 and size != 1)
+    if at + 1 != end or end > len(body) or body[at] or is_odd:
         return _read_any_record(body, begin, header, append_time)
     time_ms = header.base_timestamp + (timestamp >> 1) if append_time is None else append_time
     if not _INT64_MIN <= time_ms <= _INT64_MAX:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from alpacamq.broker.publishing import Message
 from alpacamq.broker.queue.service import Delivery
 from alpacamq.model.durations import parse_duration
-from alpacamq.model.lanes import LANES_BY_NAME
+from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
@@ -41,6 +41,9 @@ class Priority(StrEnum):
     NORMAL = "normal"
     LOW = "low"
     BACKGROUND = "background"
+
+
+_PRIORITIES = tuple(Priority(lane.text) for lane in Lane)
 
 
 class Values(StrEnum):
@@ -203,14 +206,32 @@ def topic_message(topic: str, partition: int, record: Record, values: Values) ->
 
 
 def leased_message(delivery: Delivery, values: Values) -> LeasedMessage:
+    record = delivery.record
+    if values is Values.TEXT and record.key is None and not record.headers and record.value is not None:
+        try:
+            return LeasedMessage(
+                partition=delivery.partition,
+                offset=record.offset,
+                timestamp=record.timestamp_ms,
+                key=None,
+                value=record.value.decode(),
+                topic=delivery.topic,
+                receipt=delivery.receipt,
+                delivery_count=delivery.delivery_count,
+                priority=_PRIORITIES[delivery.lane],
+                deadline=delivery.deadline_ms,
+                first_delivered=delivery.first_delivered_ms,
+            )
+        except UnicodeDecodeError:
+            pass  # shown as base64
     return LeasedMessage(
         topic=delivery.topic,
         receipt=delivery.receipt,
         delivery_count=delivery.delivery_count,
-        priority=Priority(delivery.lane.text),
+        priority=_PRIORITIES[delivery.lane],
         deadline=delivery.deadline_ms,
         first_delivered=delivery.first_delivered_ms,
-        **_shown(delivery.partition, delivery.record, values),
+        **_shown(delivery.partition, record, values),
     )
 
 

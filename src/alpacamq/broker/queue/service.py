@@ -20,6 +20,7 @@ from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import (
     AlpacaError,
+    InvalidReceipt,
     InvalidRequest,
     PartitionNotReady,
     StaleReceipt,
@@ -56,7 +57,7 @@ from .deliveries import (
     LeasedRecord,
     Place,
     ReceiveLimits,
-    delivery_of,
+    deliveries_of,
     read_receipt,
     select_deliverable,
 )
@@ -88,6 +89,10 @@ class _Lease(NamedTuple):
     max_bytes: int
     api: ClientApi
     began: float
+
+
+def _fields(receipted: Receipted) -> tuple[str, Action, int | None, str]:
+    return receipted.receipt, receipted.action, receipted.delay_ms, receipted.reason
 
 
 async def _known(reply: ReceiveReply) -> ReceiveReply:
@@ -160,7 +165,7 @@ class Queues:
             topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
         except UnknownTopic:  # deleted meanwhile, and its queues with it
             return []
-        return [delivery_of(queue, topic_tag, each) for each in leased]
+        return deliveries_of(queue, topic_tag, leased)
 
     async def lease(
         self,
@@ -279,18 +284,32 @@ class Queues:
         return await self.settle_later(settlements, api=api)
 
     def settle_later(
-        self, settlements: Sequence[Receipted], *, api: ClientApi = ClientApi.BROKER
+        self,
+        settlements: Sequence[Receipted],
+        *,
+        only: QueueId | None = None,
+        api: ClientApi = ClientApi.BROKER,
     ) -> Later[list[AlpacaError | None]]:
-        """Do the same as `settle`, without a task if all are of one queue whose engine is here."""
+        """Do the same as `settle`, without a task if all are of one queue whose engine is here.
+
+        Receipts of another queue than `only` are refused.
+        """
         results: list[AlpacaError | None] = [None] * len(settlements)
         by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
-        for place, receipted in enumerate(settlements):
+        known: tuple[QueueId, bytes] | None = None
+        for place, (receipt, action, delay_ms, reason) in enumerate(map(_fields, settlements)):
             try:
-                queue, settlement = self._read(receipted)
+                queue, tag, partition, offset, count, generation = read_receipt(receipt)
+                if known != (queue, tag):
+                    if only is not None and queue != only:
+                        raise InvalidReceipt("the receipt belongs to another queue")
+                    self._check_topic(queue.topic, tag)
+                    known, entries = (queue, tag), by_queue.setdefault(queue, [])
             except AlpacaError as error:
                 results[place] = error.with_traceback(None)
             else:
-                by_queue.setdefault(queue, []).append((place, settlement))
+                settlement = (partition, offset, action, count, generation, None, delay_ms, reason, "")
+                entries.append((place, tuple.__new__(Settlement, settlement)))
         if len(by_queue) == 1:
             ((queue, entries),) = by_queue.items()
             some = tuple([settlement for _, settlement in entries])
@@ -608,18 +627,7 @@ class Queues:
         self._host.settle_soon(queue, others)
         return deliveries
 
-    def _read(self, receipted: Receipted) -> tuple[QueueId, Settlement]:
-        receipt = read_receipt(receipted.receipt)
-        topic = self._topics.image.topic(receipt.queue.topic)
-        if topic.id.bytes[:TOPIC_TAG_BYTES] != receipt.topic_tag:
-            raise StaleReceipt(f"the receipt belongs to a deleted topic named {topic.name!r}")
-        settlement = Settlement(
-            receipt.partition,
-            receipt.offset,
-            receipted.action,
-            receipt.delivery_count,
-            receipt.generation,
-            delay_ms=receipted.delay_ms,
-            reason=receipted.reason,
-        )
-        return receipt.queue, settlement
+    def _check_topic(self, topic: str, tag: bytes) -> None:
+        """Raise StaleReceipt unless a receipt belongs to the topic that has this name now."""
+        if self._topics.image.topic(topic).id.bytes[:TOPIC_TAG_BYTES] != tag:
+            raise StaleReceipt(f"the receipt belongs to a deleted topic named {topic!r}")

@@ -377,6 +377,11 @@ class PartitionTraces:
         return self.offsets.find(record.offset)
 
     @property
+    def has_offsets(self) -> bool:
+        """Whether messages are sampled, or some are remembered."""
+        return bool(self.offsets.period or self.offsets.has_known)
+
+    @property
     def may_be_read(self) -> bool:
         """Whether the partition has or may have traced messages."""
         return bool(self.offsets.period or self.offsets.has_known or self._searches)
