@@ -51,6 +51,21 @@ class OpenConnection(Protocol):
     def is_closed(self) -> bool: ...
 
 
+class Head:
+    """Everything before the body of a request, shared by all requests that begin with the same bytes."""
+
+    __slots__ = ("body_bytes", "headers", "method", "path", "query_string", "routed")
+
+    def __init__(self, request: "Request") -> None:
+        self.method = request.method
+        self.path = request.path
+        self.query_string = request.query_string
+        self.headers = request.headers
+        self.body_bytes = len(request.body)
+        # What an API has found out about such requests; None if it has not served one yet.
+        self.routed: object = None
+
+
 class Request:
     """One complete request."""
 
@@ -60,6 +75,7 @@ class Request:
         "body",
         "connection",
         "has_tls",
+        "head",
         "headers",
         "is_last",
         "method",
@@ -78,6 +94,7 @@ class Request:
         headers: Mapping[str, str],
         body: bytes,
         peer: str,
+        head: Head | None = None,
     ) -> None:
         self.method = method
         # Percent-encoded as sent, without the query.
@@ -88,6 +105,8 @@ class Request:
         self.body = body
         # IP:PORT of the client.
         self.peer = peer
+        # What it shares with earlier requests; None for one whose head is not kept.
+        self.head = head
         # The connection that it came on, and whether that is closed after the response.
         self.connection: OpenConnection | None = None
         self.is_last = False
@@ -116,8 +135,8 @@ class Request:
         return f"<{self.method} {self.path} from {self.peer}, {len(self.body)} bytes>"
 
 
-# A Response is sent immediately. An awaitable is awaited in a task that is cancelled when the client
-# disconnects; APIs shield work that must not be interrupted.
+# A Response is sent immediately, and one that is Later when it is known. Any other awaitable is awaited in a
+# task that is cancelled when the client disconnects; APIs shield work that must not be interrupted.
 App = Callable[[Request], Response | Awaitable[Response]]
 
 
