@@ -71,12 +71,8 @@ class Failover:
 
 
 def run(session: Session, report: Report) -> None:
-    cases: Sequence[tuple[str, int, Callable[[Cluster, int], Failover]]] = (
-        ("{:,} committed offsets", session.scaled(1_000_000, 20_000), _offsets),
-        ("{:,} messages in flight", session.scaled(100_000, 4000), _in_flight),
-        ("{:,} delayed messages", session.scaled(100_000, 4000), _delays),
-    )
-    for name, amount, measure in cases:
+    for name, full, quick, measure in CASES:
+        amount = session.scaled(full, quick)
         for is_controller in (False, True):
             found = []
             for _ in range(min(session.repeats, REPEATS)):
@@ -386,3 +382,11 @@ def _due_ms(message: Any) -> int:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# Name, amount in full and in a quick run, measurement.
+CASES: Sequence[tuple[str, int, int, Callable[[Cluster, int], Failover]]] = (
+    ("{:,} committed offsets", 1_000_000, 20_000, _offsets),
+    ("{:,} messages in flight", 100_000, 4000, _in_flight),
+    ("{:,} delayed messages", 100_000, 4000, _delays),
+)

@@ -69,10 +69,10 @@ def _in_turns(
     usages: dict[str, list[Usage]] = {place: [] for place in places}
     requests = session.scaled(6, 1) * RATE
     for sample in range(session.repeats + 1):
+        session.settle()
         for place, node_id in places.items():
             address = server.http[node_id]
             head = f"{path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json".encode()
-            session.settle()
             with Meter(*server.pids) as meter:
                 latencies = uvloop.run(_paced(address, head, body, requests))
             if sample:
