@@ -19,6 +19,7 @@ BENCHMARKS = (
     "client_log",
     "publish_latency",
     "cluster_produce",
+    "forwarded_requests",
     "end_to_end_latency",
     "fsync_modes",
     "small_requests",

@@ -175,8 +175,6 @@ class Controller:
             due.append(self._rebalance_ms)
         if self._draining():
             due.append(self._drain_ms)
-        if self.image.delegation_tokens:
-            due.append(self._token_check_ms)
         return min(due)
 
     def end_session(self, broker_id: BrokerId) -> None:
