@@ -207,8 +207,8 @@ def test_consume_waits_on_an_idle_topic_until_it_is_interrupted(
     command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "consume", topic]
 
     def fetches() -> int:
-        metrics = httpx.get(f"http://{broker.http_address}/metrics").raise_for_status().text
-        found = re.search(r'^alpacamq_kafka_request_seconds_count\{api="Fetch"\} (\d+)', metrics, re.MULTILINE)
+        text = httpx.get(f"http://{broker.http_address}/metrics").raise_for_status().text
+        found = re.search(r"^alpacamq_kafka_request_seconds_count\{api=\"Fetch\"\} (\d+)", text, re.MULTILINE)
         return int(found[1]) if found else 0
 
     before = fetches()
