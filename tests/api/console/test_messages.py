@@ -163,3 +163,44 @@ def test_a_message_can_be_linked_to(tab: Tab, http: httpx.Client, made: str) -> 
     tab.open("/messages/{}?partition=0&by=offset&at=3&open=0/3", made)
     expect(tab.page.locator(".messages details[open]").first.locator(".place")).to_have_text("p0 @3")
     expect(tab.page.locator(".unfolded .json").first).to_contain_text(re.compile(r"n: ?3"))
+
+
+def test_new_messages_appear_on_top_as_they_arrive(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, {"value": "of before"})
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("live")
+    tab.button("Read").click()
+    waiting = tab.page.get_by_text("Waiting for new messages.")
+    expect(waiting).to_be_visible()
+    publish(http, made, *[{"value": f"new {n}", "partition": 0} for n in range(3)])
+    excerpts = tab.page.locator(".messages .excerpt")
+    expect(excerpts).to_have_text(["new 2", "new 1", "new 0"])
+    tab.page.locator(".messages summary").first.click()
+    tab.button("Pause").click()
+    expect(tab.page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
+    publish(http, made, {"value": "while paused", "partition": 1})
+    tab.button("Resume").click()
+    expect(excerpts).to_have_text(["while paused", "new 2", "new 1", "new 0"])
+    # What is expanded stays so.
+    expect(tab.page.locator(".unfolded:visible")).to_contain_text("new 2")
+    tab.button("Clear").click()
+    expect(waiting).to_be_visible()
+    expect(tab.page.get_by_role("status").filter(has_text="4 received")).to_be_visible()
+
+
+def test_a_live_view_of_one_partition_leaves_out_what_is_too_much(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    tab.open("/messages/{}?by=live&partition=1", made)
+    expect(tab.page.get_by_text("Waiting for new messages.")).to_be_visible()
+    tab.button("Pause").click()
+    expect(tab.page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
+    publish(http, made, {"value": "elsewhere", "partition": 0})
+    for first in range(0, 3000, 1000):
+        publish(http, made, *[{"value": first + n, "partition": 1} for n in range(1000)])
+    tab.button("Resume").click()
+    expect(tab.page.locator(".messages .excerpt").first).to_have_text("2999")
+    expect(tab.page.locator(".messages > li")).to_have_count(500)
+    expect(tab.page.get_by_role("status").filter(has_text="received")).to_contain_text(
+        "1,000 received, 2,000 left out"
+    )

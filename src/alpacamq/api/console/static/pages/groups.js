@@ -5,9 +5,11 @@ import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
 import { history, latest, omitted, toned, WINDOWS } from "../history.js";
-import { toGroup, toQueue, toTopic } from "../links.js";
+import { toGroup, toGroupReset, toQueue, toTopic } from "../links.js";
 import { badge, bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
+// Others have no committed offsets of their own.
+const RESETTABLE = new Set(["classic", "consumer", "streams"]);
 const TONES = { stable: "good", empty: "", dead: "bad" };
 
 export function groups(view) {
@@ -48,7 +50,8 @@ function lagOf(group, lags) {
 export function group(view, { group: name }) {
   let seconds = 900;
   const body = h("div", { class: "stack" });
-  show(view.main, trail(["Groups", "#/groups"], [name]), heading(name), body);
+  const reset = h("a", { class: "button", href: toGroupReset(name), hidden: true }, "Reset offsets");
+  show(view.main, trail(["Groups", "#/groups"], [name]), heading(name, reset), body);
   const load = async (signal) => {
     const [described, lags] = await Promise.all([
       get(path`/groups/${name}`, {}, signal),
@@ -60,6 +63,7 @@ export function group(view, { group: name }) {
   };
   const draw = ({ described, offsets, lags }) => {
     const places = offsets?.offsets ?? [];
+    reset.hidden = !RESETTABLE.has(described.type);
     const series = lags.series.map((each) => ({ label: each.topic, values: each.values }));
     const now = series.map((each) => latest(each.values)).filter((lag) => lag !== null);
     const change = (chosen) => {

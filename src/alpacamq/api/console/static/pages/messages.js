@@ -7,10 +7,12 @@ import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
 import { messageList } from "../message_list.js";
 import { empty, field, heading, refused, select, table, trail } from "../parts.js";
+import { tail } from "../tail.js";
 
 const PAGE = 50;
 const WAYS = [
   ["latest", "newest first"],
+  ["live", "live, as they arrive"],
   ["earliest", "from the beginning"],
   ["offset", "from an offset"],
   ["time", "from a timestamp"],
@@ -67,6 +69,7 @@ async function browse(view, topic, wanted, form, found, produce) {
     show(form, controls(topic, wanted, described.partitions));
     // The leaders of the others do not answer.
     const readable = described.partitions.filter((part) => part.end_offset !== null);
+    if (wanted.by === "live") return tail(view, topic, chosen(wanted, readable), found);
     const page = await read(topic, wanted, readable, view.signal);
     if (view.signal.aborted) return;
     show(found, drawn(view, topic, wanted, page));
@@ -80,8 +83,7 @@ async function browse(view, topic, wanted, form, found, produce) {
 
 /** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
-  const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
-  if (!parts.length) throw new Error(wanted.partition === "" ? "no leader of a partition answers" : `partition ${wanted.partition} cannot be read`);
+  const parts = chosen(wanted, all);
   if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
   const share = Math.ceil(PAGE / parts.length);
   let starts;
@@ -101,6 +103,12 @@ async function read(topic, wanted, all, signal) {
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: null,
   };
+}
+
+function chosen(wanted, all) {
+  const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
+  if (!parts.length) throw new Error(wanted.partition === "" ? "no leader of a partition answers" : `partition ${wanted.partition} cannot be read`);
+  return parts;
 }
 
 async function readByKey(topic, wanted, parts, signal) {

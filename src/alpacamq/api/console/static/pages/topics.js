@@ -5,7 +5,7 @@ import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
 import { history, latest, omitted, toned, values, WINDOWS } from "../history.js";
-import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toSubjects, toTopic } from "../links.js";
+import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toSubjects, toTopic, toTopicChanges } from "../links.js";
 import { bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
 const LIMIT = 1000;
@@ -37,7 +37,7 @@ export function topics(view) {
   });
   show(
     view.main,
-    heading("Topics", h("a", { class: "button", href: "#/produce" }, "Produce")),
+    heading("Topics", [h("a", { class: "button", href: "#/produce" }, "Produce"), h("a", { class: "button primary", href: "#/new-topic" }, "New topic")]),
     h("div", { class: "tools" }, filter, h("label", { class: "check" }, internal, "internal ones, too")),
     list,
   );
@@ -77,6 +77,7 @@ export function topic(view, { topic: name }) {
   let seconds = 900;
   const body = h("div", { class: "stack" });
   const actions = [
+    h("a", { class: "button", href: toTopicChanges(name) }, "Edit"),
     h("a", { class: "button", href: toMessages(name) }, "Browse"),
     h("a", { class: "button primary", href: toProduce(name) }, "Produce"),
   ];
