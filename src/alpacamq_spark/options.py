@@ -50,7 +50,6 @@ READ_OPTIONS = (
     "message",
     "minPartitions",
     "passwordFile",
-    "pushFilters",
     "readerSchemas",
     "registry",
     "startingOffsets",
@@ -117,7 +116,6 @@ class ReadOptions:
     max_offsets_per_trigger: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
-    push_filters: bool
     group_id: str | None
     # The parts to decode by the schema registry, and the ids of the schemas that they are read as, if given.
     decode: tuple[Part, ...]
@@ -167,7 +165,6 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         max_offsets_per_trigger=options.count("maxOffsetsPerTrigger"),
         min_partitions=options.count("minPartitions"),
         max_records_per_partition=options.count("maxRecordsPerPartition"),
-        push_filters=options.choice("pushFilters", _BOOLEANS, False),
         group_id=options.get("groupId") or options.get("kafka.group.id"),
         decode=options.parts("decode"),
         registry=options.registry(),

@@ -87,6 +87,11 @@ def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
             id="a misspelt name",
         ),
         pytest.param({**TOPIC, "topic": "x"}, "the option 'topic' is for writing", id="for writing"),
+        pytest.param(
+            {**TOPIC, "pushFilters": "true"},
+            "unknown option 'pushfilters'",
+            id="filters, which Spark confuses",
+        ),
         pytest.param({**TOPIC, "path": "x"}, "name topics with subscribe", id="a path"),
         pytest.param(SERVERS, "exactly one of subscribe, subscribePattern, assign", id="nothing to read"),
         pytest.param(
