@@ -202,6 +202,42 @@ async def test_a_producer_beyond_its_quota_is_slowed_down_not_refused(
     await stream.end()
 
 
+@pytest.mark.parametrize("key", [QuotaKey.PRODUCE, QuotaKey.FETCH])
+async def test_other_streams_go_on_while_that_of_one_client_is_throttled(
+    broker: GrpcBroker, client: Client, key: QuotaKey
+) -> None:
+    """Neither its quota nor its stream, which has the same connection, keeps others waiting."""
+    await broker.publish("large", ["x" * 50_000] * 20)
+    results = await broker.broker.quotas.alter(
+        [QuotaEdit(entity=(EntityPart("user", ALICE),), ops=(QuotaOp(key=key, value=100.0),))]
+    )
+    assert not any(results.failures)
+    for operation in (READ, WRITE):
+        await broker.allow(operation, TOPIC, "large")
+    alice, admin = await broker.key_of(ALICE), await broker.key_of(ADMIN)
+    writing, reading = Produce(client, alice), read(client, "large", alice, max_bytes=1 << 16)
+    if key is QuotaKey.PRODUCE:
+        await writing.write(1, "large", record(b"of alice" + b"x" * 50_000))
+        assert list((await writing.response()).result.offsets) == [20]
+        await writing.write(2, "large", record(b"late"))
+        ends = 21
+    else:
+        await read_some(reading, 1)
+        ends = 20
+    other = Produce(client, admin)
+    for number in range(20):
+        await other.write(number, "large", record(b"of admin" + b"x" * 50_000))
+        assert list((await other.response()).result.offsets) == [ends + number]
+    assert await other.end() == []
+    found = [each async for each in read(client, "large", admin, until=NOW)]
+    assert sum(len(response.records) for response in found) == ends + 20
+    # That of the throttled client goes no further, for many seconds.
+    (end,) = [each.next_offset for each in found[-1].positions]
+    assert end == ends + 20
+    writing.stream.cancel()
+    reading.cancel()
+
+
 def _name(task: "asyncio.Task[Any]") -> str:
     return str(getattr(task.get_coro(), "__qualname__", ""))
 
