@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import msgspec
 
-from .dialogue import Dialogue, ask, http_head, http_request, together
+from .dialogue import Dialogue, Turns, ask, http_head, http_request, together
 
 BATCH = 10
 PUBLISHED = 1000
@@ -29,11 +29,10 @@ _polled = msgspec.json.Decoder(_Polled)
 _settled = msgspec.json.Decoder(_Settled)
 
 
-def publish(address: str, topic: str, requests: int, value: str, *, batch: int, connections: int) -> None:
+def publish(address: str, topic: str, turns: Turns, value: str, *, connections: int, batch: int) -> None:
     """Send requests with `batch` messages each, one in flight on each connection."""
     body = _encode({"messages": [{"value": value}] * batch})
     request = http_request(http_head(address, "POST", f"/topics/{topic}/messages"), body)
-    turns = iter(range(requests))
 
     def send() -> Dialogue:
         for _ in turns:
@@ -45,7 +44,7 @@ def publish(address: str, topic: str, requests: int, value: str, *, batch: int, 
 
 def fill(address: str, topic: str, messages: int, value: str) -> None:
     """Publish `messages`, a thousand at a time."""
-    publish(address, topic, messages // PUBLISHED, value, batch=PUBLISHED, connections=1)
+    publish(address, topic, Turns(messages // PUBLISHED), value, connections=1, batch=PUBLISHED)
 
 
 def drain(address: str, topic: str, messages: int, consumers: int, batch: int = BATCH) -> None:
