@@ -44,6 +44,7 @@ BENCHMARKS = (
     "queue_engine",
     "queue_throughput",
     "queue_publish",
+    "queue_flatness",
     "client_queue",
     "grpc_log",
     "delays",
