@@ -7,7 +7,8 @@ receives the bytes that have arrived.
 import re
 import select
 import socket
-from collections.abc import Callable, Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 
 from . import wire
@@ -17,6 +18,25 @@ Dialogue = Generator[bytes, bytes, None]
 RECEIVED_BYTES = 1 << 18
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _SUCCESS = (b"HTTP/1.1 200", b"HTTP/1.1 201", b"HTTP/1.1 204")
+
+
+class Turns:
+    """The requests that all connections make together: a number, or as many as begin within a time."""
+
+    def __init__(self, requests: int | None = None, *, seconds: float | None = None) -> None:
+        assert (requests is None) != (seconds is None)
+        self._requests = requests
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.taken == self._requests or (self._until is not None and time.monotonic() >= self._until):
+            raise StopIteration
+        self.taken += 1
+        return self.taken
 
 
 class Finished(Exception):

@@ -18,12 +18,13 @@ import psutil
 from . import commits, grpc_load, http_load, machine, page, report, topics, wire
 from .clients import Load
 from .confluent import ConfluentClient
+from .dialogue import Turns
 from .machine import REPOSITORY
 from .report import Report
 from .server_cost import SIZE, cpu_ns
 from .servers import START_S, AlpacaMQ, Server, running
 from .session import ROOM
-from .sqs_load import SqsQueue
+from .sqs_load import BATCH, SqsQueue
 from .writers import one_in_flight, pipelined
 
 ROUNDS = 15
@@ -34,6 +35,7 @@ BATCHED = 300_000
 CONSUMERS = 8
 SECONDS = 1.0
 DEPTH = 256
+CREDIT = 200
 
 # Does the work that is measured; returns the number of messages.
 Work = Callable[[], int]
@@ -119,7 +121,7 @@ def http_publish(connections: int, batch: int, requests: int) -> Case:
         topics.create(server.address, topic, 3)
 
         def work() -> int:
-            http_load.publish(address, topic, requests, VALUE, batch=batch, connections=connections)
+            http_load.publish(address, topic, Turns(requests), VALUE, connections=connections, batch=batch)
             return requests * batch
 
         while True:
@@ -150,7 +152,7 @@ def grpc_drain(messages: int) -> Case:
         topics.create(server.address, topic, 3)
 
         def work() -> int:
-            grpc_load.drain(server.addresses["grpc"], topic, messages, CONSUMERS)
+            grpc_load.drain(server.addresses["grpc"], topic, messages, CONSUMERS, credit=CREDIT, batch=1)
             return messages
 
         while True:
@@ -166,7 +168,7 @@ def sqs_send(messages: int) -> Case:
         queue.create()
 
         def work() -> int:
-            queue.fill(messages, VALUE, CONSUMERS)
+            queue.publish(Turns(messages // BATCH), VALUE, connections=CONSUMERS, batch=BATCH)
             return messages
 
         while True:
@@ -185,7 +187,7 @@ def sqs_drain(messages: int) -> Case:
             return messages
 
         while True:
-            queue.fill(messages, VALUE, CONSUMERS)
+            queue.publish(Turns(messages // BATCH), VALUE, connections=CONSUMERS, batch=BATCH)
             yield work
 
     return case

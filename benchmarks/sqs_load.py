@@ -4,7 +4,7 @@ from itertools import count
 
 import msgspec
 
-from .dialogue import Dialogue, ask, http_request, together
+from .dialogue import Dialogue, Turns, ask, http_request, together
 
 BATCH = 10
 _HEAD = (
@@ -42,11 +42,13 @@ class SqsQueue:
 
         together(self._address, [create()])
 
-    def fill(self, messages: int, body: str, connections: int) -> None:
-        """Send `messages`, ten at a time."""
-        entries = [{"Id": str(number), "MessageBody": body} for number in range(BATCH)]
-        request = self._request("SendMessageBatch", {"QueueUrl": self.url, "Entries": entries})
-        turns = iter(range(messages // BATCH))
+    def publish(self, turns: Turns, body: str, *, connections: int, batch: int) -> None:
+        """Send requests with `batch` messages each, at most ten, one in flight on each connection."""
+        if batch == 1:
+            request = self._request("SendMessage", {"QueueUrl": self.url, "MessageBody": body})
+        else:
+            entries = [{"Id": str(number), "MessageBody": body} for number in range(batch)]
+            request = self._request("SendMessageBatch", {"QueueUrl": self.url, "Entries": entries})
 
         def send() -> Dialogue:
             for _ in turns:
