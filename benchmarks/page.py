@@ -42,9 +42,15 @@ HIGHLIGHTS = (
     ("recovery", "1024 MiB, left to the system, after kill -9", "s", "start after `kill -9`, 1 GiB"),
     (
         "queue_throughput",
-        "SQS: receive and acknowledge, 8 consumers",
+        "SQS, by 10",
         "messages/s",
-        "received and acknowledged over SQS",
+        "received and deleted over SQS",
+    ),
+    (
+        "queue_throughput",
+        "requests, by 10",
+        "messages/s",
+        "received and acknowledged over HTTP, by ten",
     ),
 )
 # The server that has its own column.

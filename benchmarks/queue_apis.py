@@ -158,7 +158,6 @@ def compare(
 ) -> None:
     """Run the same measurement on each server; a peer that is missing or does not start is reported."""
     for find in finds:
-        name = find.__name__.removesuffix("_peer")
         try:
             api = find()
             if session.is_quick and api.contender.name != OURS:
@@ -167,4 +166,4 @@ def compare(
             with session.server(api.contender) as server:
                 measure(api, server)
         except Unavailable as error:
-            report.skip(name, str(error))
+            report.skip(find.__name__.removesuffix("_peer"), str(error))
