@@ -65,9 +65,12 @@ class Later(Generic[T]):
             outcome: U | Exception | Coroutine[Any, Any, U]
             try:
                 outcome = change(result)
-            except Exception as error:  # noqa: BLE001 - for the reader; whoever completes others goes on
-                outcome = error.with_traceback(None)
-            changed.set_result(outcome)
+            except Exception as error:  # noqa: BLE001 - for the reader
+                outcome = error
+            try:
+                changed.set_result(outcome)
+            finally:
+                del outcome  # the traceback of an error refers to this frame
 
         self.when_done(known)
         return changed
