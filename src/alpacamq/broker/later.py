@@ -48,7 +48,8 @@ class Later(Generic[T]):
         self._is_known = True
         known: Any = result
         if self._changes is not None:
-            for change in self._changes:
+            changes, self._changes = self._changes, None
+            for change in changes:
                 known = _changed(change, known)
         if self._act is None:
             self._result = known
@@ -90,9 +91,11 @@ class Later(Generic[T]):
         """Go without the result."""
         if not self.is_cancelled:
             self.is_cancelled = True
-            self._act = None
-            if self._cancel is not None:
-                self._cancel()
+            # They may refer to the reader, and that to this object.
+            cancel, self._cancel = self._cancel, None
+            self._act = self._changes = None
+            if cancel is not None:
+                cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._awaited().__await__()
