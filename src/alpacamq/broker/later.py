@@ -16,12 +16,14 @@ class Later(Generic[T]):
     loop in which it becomes known. A task costs several turns.
     """
 
-    __slots__ = ("_act", "_cancel", "_is_known", "_result", "is_cancelled")
+    __slots__ = ("_act", "_cancel", "_changes", "_is_known", "_result", "is_cancelled")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         """`cancel` is called if the reader goes without the result, although that may be known by then."""
         self._cancel = cancel
         self._act: Callable[[Any], None] | None = None
+        # Applied to the result, in order.
+        self._changes: list[Callable[[Any], Any]] | None = None
         self._is_known = False
         self._result: Any = None
         self.is_cancelled = False
@@ -44,11 +46,16 @@ class Later(Generic[T]):
                 result.close()
             return
         self._is_known = True
+        known: Any = result
+        if self._changes is not None:
+            changes, self._changes = self._changes, None
+            for change in changes:
+                known = _changed(change, known)
         if self._act is None:
-            self._result = result
+            self._result = known
         else:
             act, self._act = self._act, None
-            act(result)
+            act(known)
 
     def when_done(self, act: Callable[[Any], None]) -> None:
         """Call `act` with the result, now if it is known."""
@@ -58,22 +65,20 @@ class Later(Generic[T]):
             self._act = act
 
     def then(self, change: Callable[[Any], U | Exception | Coroutine[Any, Any, U]]) -> "Later[U]":
-        """Return what `change` makes of the result, or the exception that it raises."""
-        changed: Later[U] = Later(self.cancel)
+        """Change the result, also if it is an exception or a coroutine; what `change` raises is the result.
 
-        def known(result: Any) -> None:
-            outcome: U | Exception | Coroutine[Any, Any, U]
-            try:
-                outcome = change(result)
-            except Exception as error:  # noqa: BLE001 - for the reader; whoever completes others goes on
-                outcome = error.with_traceback(None)
-            changed.set_result(outcome)
-
-        self.when_done(known)
-        return changed
+        Returns this object, whose reader gets the changed result.
+        """
+        if self._is_known:
+            self._result = _changed(change, self._result)
+        elif self._changes is None:
+            self._changes = [change]
+        else:
+            self._changes.append(change)
+        return cast("Later[U]", self)
 
     def map(self, change: Callable[[T], U | Coroutine[Any, Any, U]]) -> "Later[U]":
-        """Return what `change` makes of the value; an exception is passed on."""
+        """Do the same as `then` for a value; an exception is passed on."""
 
         def changed(result: Any) -> Any:
             if isinstance(result, Exception):
@@ -86,9 +91,11 @@ class Later(Generic[T]):
         """Go without the result."""
         if not self.is_cancelled:
             self.is_cancelled = True
-            self._act = None
-            if self._cancel is not None:
-                self._cancel()
+            # They may refer to the reader, and that to this object.
+            cancel, self._cancel = self._cancel, None
+            self._act = self._changes = None
+            if cancel is not None:
+                cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._awaited().__await__()
@@ -110,6 +117,13 @@ class Later(Generic[T]):
         if isinstance(result, Exception):
             raise result
         return result  # type: ignore[no-any-return]
+
+
+def _changed(change: Callable[[Any], Any], result: Any) -> Any:
+    try:
+        return change(result)
+    except Exception as error:  # noqa: BLE001 - for the reader
+        return error
 
 
 async def _rest(work: Coroutine[Any, Any, T], change: Callable[[T], U | Coroutine[Any, Any, U]]) -> U:

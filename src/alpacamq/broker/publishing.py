@@ -31,7 +31,8 @@ from alpacamq.model.topics import INT64_MAX, INTERNAL_TOPICS, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
-from .partition.appends import Acks, Append
+from .later import Later
+from .partition.appends import Acks, Append, completed
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import (
     admit,
@@ -397,7 +398,26 @@ class Publisher:
             await self._schedule(call, delayed, config, now_ms)
         return call
 
-    def begin_now(
+    def publish_later(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        origin: Origin = _UNKNOWN_ORIGIN,
+        traceparent: bytes | None = None,
+    ) -> Later[list[Result]]:
+        """Do the same as `publish`, without a task if nothing but the disk has to be waited for."""
+        try:
+            begun = self._begin_now(topic, messages, origin=origin, traceparent=traceparent)
+        except AlpacaError as error:
+            return Later.of(error.with_traceback(None))
+        if begun is None:
+            return Later.of(self.publish(topic, messages, origin=origin, traceparent=traceparent))
+        later: Later[list[Result]] = Later()
+        begun.when_done(later.set_result)
+        return later
+
+    def _begin_now(
         self,
         topic: str,
         messages: Sequence[Message],
@@ -420,7 +440,7 @@ class Publisher:
             config.checks_schemas
             or config.queue_delay_ms
             or stored_codec(config) not in (None, Codec.NONE)
-            or any(message.deliver_at_ms is not None for message in messages)
+            or any(message.deliver_at_ms for message in messages)
         ):
             return None
         self._check_storage(topic)
@@ -481,7 +501,7 @@ class Publisher:
             if context and not any(header.key == TRACEPARENT for header in headers):
                 headers += context
             due_ms = message.deliver_at_ms
-            if due_ms is not None or config.queue_delay_ms:
+            if due_ms or (due_ms is None and config.queue_delay_ms):
                 if time_ms is None:
                     time_ms = self._delays.now_ms()
                 due_ms = time_ms + config.queue_delay_ms if due_ms is None else due_ms
@@ -595,6 +615,7 @@ class Publisher:
             trace = traces.publish_trace(batch.records, call.origin, call.received_us)
 
         def ended() -> None:
+            append.done = completed
             # Only if nothing was written: the next leader does not recognise it.
             if isinstance(append.outcome, NotLeader) and append.data and not self._appends.is_alone:
                 batch.append = None

@@ -54,7 +54,7 @@ class OpenConnection(Protocol):
 class Head:
     """Everything before the body of a request, shared by all requests that begin with the same bytes."""
 
-    __slots__ = ("body_bytes", "headers", "method", "path", "query_string", "routed")
+    __slots__ = ("app", "body_bytes", "headers", "method", "path", "query_string", "routed")
 
     def __init__(self, request: "Request") -> None:
         self.method = request.method
@@ -62,7 +62,9 @@ class Head:
         self.query_string = request.query_string
         self.headers = request.headers
         self.body_bytes = len(request.body)
-        # What an API has found out about such requests; None if it has not served one yet.
+        # The API that such requests end at, whatever their body, and what it has found out about them; None
+        # if none has said so yet.
+        self.app: App | None = None
         self.routed: object = None
 
 

@@ -234,6 +234,9 @@ class KnownHeads:
             del self._heads[next(iter(self._heads))]
         self._heads[head] = parsed
 
+    def clear(self) -> None:
+        self._heads.clear()
+
 
 # Of readers whose connection has ended.
 _NO_PARSER = HttpRequestParser(object())

@@ -418,8 +418,10 @@ class Connection(asyncio.Protocol):
         request.principal = self._principal
         request.principal_expires_ms = self._principal_expires_ms
         request.authentication = self._authentication
+        head = request.head
+        app = self._shared.app if head is None or head.app is None else head.app
         try:
-            answer = self._shared.app(request)
+            answer = app(request)
         except Exception as error:  # noqa: BLE001 - a bug costs one request
             answer = self._failure(request, error)
         if isinstance(answer, Response):
@@ -624,6 +626,7 @@ class HttpListener:
         """
         assert self._shared is not None, "not running"
         self._shared.app = app
+        self._shared.known_heads.clear()  # they may name the former one
         self._shared.refuse = refuse
         if quotas is not None:
             self._shared.connection_limit.enforce(quotas)

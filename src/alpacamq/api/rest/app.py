@@ -1,6 +1,7 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sized
 from difflib import get_close_matches
 from functools import cache, partial
@@ -36,7 +37,7 @@ from .router import Router, check_media_type, check_origin
 from .table import ROUTES
 
 if TYPE_CHECKING:
-    from alpacamq.telemetry.metrics import ListenerStats
+    from alpacamq.telemetry.metrics import Histogram, ListenerStats
 
 
 from alpacamq.api.http.messages import PROBLEM_JSON
@@ -202,12 +203,14 @@ class Endpoint:
     """A route with its parsers."""
 
     __slots__ = (
+        "answered",
         "arguments",
         "is_open",
         "may_wait",
         "path_names",
         "rights",
         "route",
+        "seconds",
         "topics",
         "uses_session",
     )
@@ -223,6 +226,9 @@ class Endpoint:
         self.uses_session = rights.key_of(route) != rights.LOG_IN
         # The topics that a request names.
         self.topics = tuple(right.names for right in self.rights if right.kind is ResourceType.TOPIC)
+        # Metrics, from the first response on: the number by status, and how long they took.
+        self.answered: Counter[int] | None = None
+        self.seconds: Histogram | None = None
 
 
 class Routed(NamedTuple):
@@ -301,7 +307,7 @@ class RestApi:
             throttling.check_connection(self._quotas, request, caller)
             throttling.check(limits, route.quota)
         except AlpacaError as error:
-            self._count(route, HTTPStatus.TOO_MANY_REQUESTS, began_at)
+            self._count(endpoint, HTTPStatus.TOO_MANY_REQUESTS, began_at)
             return refusal(error, request)
         response = self._served(request, caller)
         if not isinstance(response, Response):
@@ -311,7 +317,7 @@ class RestApi:
         return response
 
     def _served(self, request: Request, caller: Caller) -> Response | Awaitable[Response]:
-        route: AnyRoute | None = None
+        endpoint: Endpoint | None = None
         tenant: str | None = None
         began_at = monotonic()
         try:
@@ -334,7 +340,7 @@ class RestApi:
                 parameters = endpoint.arguments.parameters(in_path, request)
                 endpoint.arguments.check_media_type(request)
                 if head is not None:
-                    head.routed = Routed(endpoint, parameters)
+                    head.app, head.routed = self, Routed(endpoint, parameters)
             body = endpoint.arguments.body(request)
             if (tenant := self._access.tenant_of(caller)) is not None:
                 if not endpoint.is_open:
@@ -356,9 +362,9 @@ class RestApi:
         except AlpacaError as error:
             response = refusal(error, request, tenant)
         except Exception as error:
-            self._count(route, _status_of(error), began_at)
+            self._count(endpoint, _status_of(error), began_at)
             raise
-        self._count(route, response.status, began_at)
+        self._count(endpoint, response.status, began_at)
         return response
 
     def _check_csrf(self, request: Request, endpoint: Endpoint, session: Session) -> None:
@@ -398,7 +404,7 @@ class RestApi:
         except AlpacaError as error:
             answer = error.with_traceback(None)
         except Exception as error:
-            self._count(endpoint.route, _status_of(error), began_at)
+            self._count(endpoint, _status_of(error), began_at)
             raise
         answered = self._answered(endpoint, call, began_at, tenant, answer)
         return answered if isinstance(answered, Response) else await answered
@@ -430,9 +436,9 @@ class RestApi:
         except AlpacaError as error:
             response = refusal(error, call.request, tenant)
         except Exception as error:
-            self._count(route, _status_of(error), began_at)
+            self._count(endpoint, _status_of(error), began_at)
             raise
-        self._count(route, response.status, began_at)
+        self._count(endpoint, response.status, began_at)
         return response
 
     def _charge_messages(self, caller: Caller, route: AnyRoute, answer: object) -> None:
@@ -440,11 +446,17 @@ class RestApi:
         if (limits := self._quotas.of_user(caller)) is not None:
             throttling.charge_messages(limits, route.quota, _messages_in(answer))
 
-    def _count(self, route: AnyRoute | None, status: int, began_at: float) -> None:
-        if route is not None:
-            self._backend.traffic.count(route.method, route.path, status)
+    def _count(self, endpoint: Endpoint | None, status: int, began_at: float) -> None:
+        if endpoint is None:
+            return
+        if (answered := endpoint.answered) is None:
+            route = endpoint.route
+            answered = endpoint.answered = self._backend.traffic.of(route.method, route.path)
             if self._stats is not None:
-                self._stats.of(f"{route.method} {route.path}").seconds.observe(monotonic() - began_at)
+                endpoint.seconds = self._stats.of(f"{route.method} {route.path}").seconds
+        answered[status] += 1
+        if endpoint.seconds is not None:
+            endpoint.seconds.observe(monotonic() - began_at)
 
 
 def _sender(request: Request) -> tuple[str, str]:

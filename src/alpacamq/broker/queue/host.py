@@ -1,7 +1,6 @@
 """Hosts the queue engines and connects them with the log and the dead-letter writer."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -89,13 +88,16 @@ class TopicWatchers:
     def __init__(self, topics: Topics, views: PartitionViews) -> None:
         self._topics = topics
         self._views = views
-        self._waiting: dict[str, Counter[Host]] = {}
+        # How many receives of each engine wait.
+        self._waiting: dict[str, dict[Host, int]] = {}
         # None: a partition that this broker is about to lead.
         self._watched: dict[str, list[AnyPartition | None]] = {}
 
     def wait(self, topic: str, host: Host) -> None:
         """Post RecordsArrived for the topic to the host, until `leave`."""
-        self._waiting.setdefault(topic, Counter())[host] += 1
+        if (waiting := self._waiting.get(topic)) is None:
+            waiting = self._waiting[topic] = {}
+        waiting[host] = waiting.get(host, 0) + 1
         if topic not in self._watched:
             self._watch(topic)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
@@ -203,7 +204,7 @@ class Queues:
     ) -> Later[list[LeasedRecord]]:
         if request.max_messages < 1:
             return Later.of(InvalidRequest(f"max_messages must be at least 1, not {request.max_messages}"))
-        lease = _Lease(request, max_bytes, api, asyncio.get_running_loop().time())
+        lease = _Lease(request, max_bytes, api, monotonic())
         try:
             replied = self._host.ask_later(request)
         except AlpacaError as error:
@@ -240,7 +241,6 @@ class Queues:
         `records`: none of those of the first reply can be.
         """
         request = lease.request
-        loop = asyncio.get_running_loop()
         spent_ms = 0  # before this receive
         while True:
             reply = await replied
@@ -266,7 +266,7 @@ class Queues:
                 return []
             else:
                 records, wanted = None, max(wanted, _SKIPPED_AT_ONCE)
-            spent_ms = int((loop.time() - lease.began) * 1000)
+            spent_ms = int((monotonic() - lease.began) * 1000)
             again = msgspec.structs.replace(
                 request, wait_ms=max(request.wait_ms - spent_ms, 0), max_messages=wanted
             )
@@ -619,7 +619,7 @@ class Queues:
         limits = ReceiveLimits(
             max_messages=lease.request.max_messages,
             max_bytes=lease.max_bytes,
-            now_ms=self._host.retention_clock.now_ms(),
+            now_ms=self._host.retention_clock.now_ms() if settings.queue_ttl_ms >= 0 else 0,
         )
         deliveries, others = select_deliverable(queue, leases, records, settings, limits)
         if others and self._host.traces is not None:

@@ -1,6 +1,6 @@
 """Publishing one message, or up to a thousand per request."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -84,35 +84,23 @@ _ONLY_MESSAGES = OneOrMore()
 _Answer = Callable[[Sequence[Published | AlpacaError]], PublishedMessage | PublishedMessages]
 
 
-def publish(
-    call: Call[OfTopic, OneOrMore],
-) -> Later[PublishedMessage | PublishedMessages] | Awaitable[PublishedMessage | PublishedMessages]:
+def publish(call: Call[OfTopic, OneOrMore]) -> Later[PublishedMessage | PublishedMessages]:
     body, topic = call.body, call.parameters.topic
     broker = call.backend.broker
     now_ms = broker.time.now_ms()
+    answer: _Answer
     if body.messages is UNSET:
         messages = [body.to_message(now_ms)]
-        answer: _Answer = _of_one
+        answer = _of_one
     elif _has_fields(body):
         raise ConflictingInput("/messages: must not be combined with fields of a single message", "/messages")
     else:
         messages = to_messages(body.messages, now_ms)
         answer = partial(published_messages, topic)
-    begun = broker.publisher.begin_now(topic, messages, origin=_origin(call), traceparent=_traceparent(call))
-    if begun is None:
-        return _published_later(call, messages, answer)
-    later: Later[list[Published | AlpacaError]] = Later()
-    begun.when_done(later.set_result)
-    answered: Later[PublishedMessage | PublishedMessages] = later.map(answer)
-    return answered
-
-
-async def _published_later(
-    call: Call[OfTopic, OneOrMore],
-    messages: Sequence[Message],
-    answer: _Answer,
-) -> PublishedMessage | PublishedMessages:
-    return answer(await publish_all(call, call.parameters.topic, messages))
+    published = broker.publisher.publish_later(
+        topic, messages, origin=_origin(call), traceparent=_traceparent(call)
+    )
+    return published.map(answer)
 
 
 def _has_fields(body: OneOrMore) -> bool:
