@@ -53,20 +53,22 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         return AdmittingStreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from .options import write_options
+        from .options import warn_of_ignored, write_options
         from .write.writer import BatchWriter, check_reachable
 
         options = write_options(self.options)
+        warn_of_ignored(options.ignored)
         check_reachable(options)
         return BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
-        from .options import write_options
+        from .options import warn_of_ignored, write_options
         from .write.writer import StreamWriter
 
         options = write_options(self.options)
+        warn_of_ignored(options.ignored)
         try:
             from .write.arrow_stream import ArrowStreamWriter
         except ImportError:  # before Spark 4.1

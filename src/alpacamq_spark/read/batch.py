@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from alpacamq.client.kafka.offsets import Extent, extents
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
-from alpacamq_spark.options import DECODED, ReadOptions
+from alpacamq_spark.options import DECODED, ReadOptions, warn_of_ignored
 
 from .decoded import read_decoding
 from .ranges import OffsetRange, split
@@ -27,6 +27,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
+        warn_of_ignored(options.ignored)
         with options.connect() as cluster:
             there = extents(cluster, options.subscription.partitions(cluster), options.isolation)
             starts = options.starting.resolve(cluster, there)
