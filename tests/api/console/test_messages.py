@@ -1,11 +1,18 @@
 """The message browser: by offset, timestamp and key, page by page; message contents stay text."""
 
 import base64
+import csv
+import io
+import json
 import re
+from datetime import datetime
 
 import httpx
 import pytest
 from playwright.sync_api import Locator, expect
+
+from tests.brokers import Broker
+from tests.cli.command import InProcess
 
 from .browsing import Tab
 
@@ -204,3 +211,49 @@ def test_a_live_view_of_one_partition_leaves_out_what_is_too_much(
     expect(tab.page.get_by_role("status").filter(has_text="received")).to_contain_text(
         "1,000 received, 2,000 left out"
     )
+
+
+def saved(tab: Tab, form: str) -> bytes:
+    """The file that a button saves."""
+    with tab.page.expect_download() as download:
+        tab.button(form).click()
+    return download.value.path().read_bytes()
+
+
+def test_messages_are_saved_as_json_lines_that_produce_reads(
+    tab: Tab, http: httpx.Client, broker: Broker, made: str
+) -> None:
+    copy = f"{made}-copy"
+    http.post("/topics", json={"name": copy, "partitions": 1}).raise_for_status()
+    headers: list[object] = [["a", "b"], ["bytes", {"base64": "/w=="}]]
+    publish(
+        http,
+        made,
+        {"key": "k", "value": '{"n": 12345678901234567890}', "headers": headers, "partition": 0},
+        {"key_base64": "/w==", "value_base64": "/g==", "partition": 0},
+        {"value": None, "key": "deleted", "partition": 0},
+    )
+    for _ in range(2):
+        publish(http, made, *[{"value": n, "partition": 0} for n in range(600)])
+    tab.open("/messages/{}?by=earliest", made)
+    content = saved(tab, "JSON lines")
+    ctl = InProcess(broker.address, broker.http_address)
+    printed = ctl("consume", made, "--exit", "-o", "json", "--partition", "0")
+    assert [json.loads(line) for line in content.splitlines()] == [
+        json.loads(line) for line in printed.raw.splitlines()
+    ]
+    expect(tab.page.get_by_text("1,203 messages saved.")).to_be_visible()
+    ctl.ok("produce", copy, "--json", stdin=content)
+    assert http.get("/topics", params={"prefix": copy}).json()["topics"][0]["messages"] == 1203
+
+
+def test_messages_of_a_key_are_saved_as_csv(tab: Tab, http: httpx.Client, made: str) -> None:
+    values = ["plain", 'a "quoted", word\r\nand a line', "=1+1", "-5"]
+    publish(http, made, *[{"key": "k", "value": value, "partition": 0} for value in values])
+    publish(http, made, {"key": "other", "value": "other"})
+    tab.open("/messages/{}?by=key&at=k", made)
+    rows = list(csv.DictReader(io.StringIO(saved(tab, "CSV").decode(), newline="")))
+    assert [row["value"] for row in rows] == [*values[:2], "'=1+1", "-5"]
+    assert {row["key"] for row in rows} == {"k"}
+    assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
+    assert datetime.fromisoformat(rows[0]["time"]).timestamp() * 1000 == int(rows[0]["timestamp_ms"])

@@ -3,6 +3,7 @@
 import { get, path, Unreachable } from "../api.js";
 import { h, show } from "../dom.js";
 import { parseExactly } from "../exact.js";
+import { exporter } from "../export.js";
 import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
 import { messageList } from "../message_list.js";
@@ -102,6 +103,8 @@ async function read(topic, wanted, all, signal) {
     earlier: isAtStart ? null : writePlaces(before),
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: null,
+    starts,
+    search: null,
   };
 }
 
@@ -112,10 +115,11 @@ function chosen(wanted, all) {
 }
 
 async function readByKey(topic, wanted, parts, signal) {
-  const starts = wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset);
+  const starts = clamped(parts, wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset));
+  const search = { key: wanted.at };
   const answer = await get(
     path`/topics/${topic}/messages/find`,
-    { key: wanted.at, offsets: writePlaces(clamped(parts, starts)), limit: PAGE, decode: true },
+    { ...search, offsets: writePlaces(starts), limit: PAGE, decode: true },
     signal,
     parseExactly,
   );
@@ -125,6 +129,8 @@ async function readByKey(topic, wanted, parts, signal) {
     earlier: null,
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
+    starts,
+    search,
   };
 }
 
@@ -150,7 +156,7 @@ function clamped(parts, starts) {
 const writePlaces = (starts) => Object.entries(starts).map(([part, offset]) => `${part}:${offset}`).join(",");
 const readPlaces = (text) => Object.fromEntries(text.split(",").map((each) => each.split(":").map(Number)));
 
-function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
+function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, search }) {
   const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: wanted.by === "key" ? wanted.at : "", places });
   const go = (places) => places && (location.hash = to(places));
   const keys = (event) => {
@@ -166,7 +172,7 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
     note ? h("span", { class: "note" }, note) : null,
     later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
-  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager];
+  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, search, view.signal)];
 }
 
 function controls(topic, wanted, parts) {
