@@ -409,7 +409,7 @@ class Controller:
             self._partitions.check_can_drain(broker.id)
         if wanted != broker:
             self._pending.put(broker_change(wanted))
-            if broker.is_leaving and not wanted.is_leaving:
+            if broker.is_leaving:
                 self._partitions.stop_draining(broker.id)
             if wanted.is_draining:
                 self._partitions.move_leaders(broker.id)
