@@ -9,6 +9,7 @@ import resource
 import select
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain, cycle, islice, repeat
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -26,7 +27,7 @@ TOPICS = (10, 1_000, 10_000)
 CONNECTIONS = (1, 500, 5_000)
 BATCH = 10
 PARTITIONS = 3
-# Of one sample; of many topics it takes a batch each.
+# Of one sample.
 MESSAGES = 9_000
 STORED_TOGETHER = 1_000
 SAMPLES = 7
@@ -106,21 +107,32 @@ def _backlog(server: Server, backlog: int) -> Prepare:
 
 
 def _topics(server: Server, count: int, samples: int) -> Prepare:
+    """Take messages from one topic after another: of many topics, from others in each sample."""
     names = [f"topic-{number}" for number in range(count)]
     admin = AdminClient({"bootstrap.servers": server.address, "log_level": 3})
     wanted = [NewTopic(name, num_partitions=1, replication_factor=1) for name in names]
     for made in admin.create_topics(wanted, request_timeout=WAIT_S, operation_timeout=WAIT_S).values():
         made.result(WAIT_S)
-    of_each = max(MESSAGES // count, BATCH)
+    taken = min(count, MESSAGES // BATCH)
+    of_each = MESSAGES // taken
+    stored = BATCH + of_each * -(-samples * taken // count)
     for name in names:
-        stored = of_each * (samples + 1)
         append(server.address, name, 1, stored, size=SIZE, batch=stored)
+    address = server.addresses["http"]
+    places = cycle(range(count))
+
+    def warm_up() -> int:
+        """Receive from every topic once, which loads its queue."""
+        http_load.drain_each(address, names, BATCH, CONSUMERS, BATCH)
+        return count * BATCH
 
     def work() -> int:
-        http_load.drain_each(server.addresses["http"], names, of_each, CONSUMERS, BATCH)
-        return of_each * count
+        some = [names[place] for place in islice(places, taken)]
+        http_load.drain_each(address, some, of_each, CONSUMERS, BATCH)
+        return taken * of_each
 
-    return lambda: work
+    works = chain([warm_up], repeat(work))
+    return lambda: next(works)
 
 
 def _health(server: Server) -> bytes:
