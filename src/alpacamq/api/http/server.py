@@ -120,6 +120,12 @@ class Backlog:
         return not (self.reader.arrivals or self._unread)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to do for the connection when it has sent a response."""
+        reader = self.reader
+        return bool(reader.arrivals or self._unread or reader.awaits_continue)
+
+    @property
     def is_full(self) -> bool:
         """Whether reading from the client should pause."""
         return self._unread_bytes > MAX_UNREAD_BYTES or len(self._unread) > MAX_UNREAD_PORTIONS
@@ -379,7 +385,8 @@ class Connection(asyncio.Protocol):
         try:
             if answered is not None:
                 self._finish(*answered)
-            self._answer_requests()
+            if answered is None or self._backlog.is_waiting:
+                self._answer_requests()
             self._flush()
             self._review_reading()
         except Exception:

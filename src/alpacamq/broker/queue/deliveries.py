@@ -25,6 +25,7 @@ from alpacamq.model.errors import (
     PartitionNotReady,
 )
 from alpacamq.model.lanes import Lane
+from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement
@@ -163,6 +164,9 @@ class QueueReader:
         records: dict[Place, Record] = {}
         block: Block | None = None
         block_of = -1
+        # The batch of the last record, if it has no gaps, and its offsets.
+        batch: IndexedBatch | None = None
+        first = end = 0
         for place in sorted(places):
             index, offset = place
             if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
@@ -176,7 +180,12 @@ class QueueReader:
                 if block is None:
                     return None
                 block_of = index
-            if (record := block.record(offset)) is not None:
+                end = 0
+            if not first <= offset < end:
+                batch = block.gapless_batch(offset)
+                first, end = (0, 0) if batch is None else (batch.offsets[0], batch.offsets[-1] + 1)
+            record = block.record(offset) if batch is None else block.record_in(batch, offset - first)
+            if record is not None:
                 records[place] = record
         return records
 
@@ -314,7 +323,8 @@ def select_deliverable(
             is_dropped = settings.queue_ttl_action == "drop"
             others.append(settled(lease, Action.DISCARD if is_dropped else Action.REJECT, EXPIRED))
         else:
-            size += size_of(record)
+            _, _, key, value, headers = record
+            size += size_of(record) if headers else len(key or b"") + len(value or b"")
             is_full = is_full or len(deliveries) == max_messages or (size > max_bytes and bool(deliveries))
             if is_full:
                 others.append(settled(lease, Action.RELEASE_UNSEEN))

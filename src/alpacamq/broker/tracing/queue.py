@@ -58,12 +58,13 @@ class QueueTraces:
     def delivered(self, queue: QueueId, leased: Iterable[LeasedRecord], origin: Origin) -> None:
         """Record messages that were leased and delivered to a consumer."""
         at_us = now_us()
-        index, traces = -1, None
+        index, traces, has_offsets = -1, None, False
         for lease, record in leased:
             if lease[0] != index:
                 index = lease[0]
                 traces = self._traces(queue.topic, index)
-            if traces is None or not (record[4] or traces.has_offsets):
+                has_offsets = traces is not None and traces.has_offsets
+            if traces is None or not (has_offsets or record[4]):
                 continue
             if (context := traces.find(record)) is not None:
                 attributes: dict[str, Attribute] = {"lane": lease.lane.text, "deadline_ms": lease.deadline_ms}
