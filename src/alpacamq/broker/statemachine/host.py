@@ -104,6 +104,29 @@ class SnapshotInProgress:
         self._later.clear()
 
 
+class Reply:
+    """The reply to a request, given to a function; a future does that in a later turn of the event loop."""
+
+    __slots__ = ("_is_done", "_pending", "_use")
+
+    def __init__(self, use: Callable[[Any], None], pending: "set[AnyReply]") -> None:
+        self._use = use
+        self._pending = pending
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, answer: object) -> None:
+        self._is_done = True
+        self._pending.discard(self)
+        self._use(answer)
+
+
+AnyReply = asyncio.Future[Any] | Reply
+_REPLIES = (asyncio.Future, Reply)
+
+
 class Now(Protocol):
     """The clock of a machine: steady, or the wall clock where timestamps are compared with it."""
 
@@ -175,7 +198,7 @@ class StateMachineHost(Generic[M]):
         self._is_scheduled = False
         self._posted_once: set[Request[Any]] = set()
         self._in_flight: deque[list[Outcome]] = deque()
-        self._pending: set[asyncio.Future[Any]] = set()
+        self._pending: set[AnyReply] = set()
         self._has_been_loaded = False
         # The reason the last load failed, if it did.
         self.failure: str | None = None
@@ -213,6 +236,12 @@ class StateMachineHost(Generic[M]):
         reply.add_done_callback(self._pending.discard)
         self._gather(Pending(request, reply))
         return reply
+
+    def submit_for(self, request: Request[R], use: Callable[[R | AlpacaError], None]) -> None:
+        """Add a request to the next batch, and give its reply to `use`. The machine is loaded."""
+        reply = Reply(use, self._pending)
+        self._pending.add(reply)
+        self._gather(Pending(request, reply))
 
     def cancel(self, reply: "asyncio.Future[Any]") -> None:
         """Withdraw a request. A reply that is already on its way still becomes the future's result."""
@@ -345,7 +374,7 @@ class StateMachineHost(Generic[M]):
         if self._machine is None:
             unavailable = self._stopped or self._loading_again()
             for request, reply in batch:
-                if isinstance(reply, asyncio.Future):
+                if isinstance(reply, _REPLIES):
                     if not reply.done():
                         reply.set_result(unavailable)
                 else:
@@ -525,7 +554,7 @@ class StateMachineHost(Generic[M]):
 
     def _deliver(self, outcome: Outcome) -> None:
         for reply, answer in outcome.replies:
-            if isinstance(reply, asyncio.Future) and not reply.done():
+            if isinstance(reply, _REPLIES) and not reply.done():
                 reply.set_result(answer)
         if outcome.effects and self._perform is not None:
             self._perform(outcome.effects)
@@ -550,9 +579,9 @@ class StateMachineHost(Generic[M]):
         self._machine = self._snapshot = None
         self._in_flight.clear()
         for _, reply in self._gathered:
-            if isinstance(reply, asyncio.Future) and not reply.done():
+            if isinstance(reply, _REPLIES) and not reply.done():
                 reply.set_result(not_begun)
-        for reply in self._pending:
+        for reply in list(self._pending):
             if not reply.done():
                 reply.set_result(reason)
 
