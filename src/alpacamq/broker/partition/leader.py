@@ -470,7 +470,7 @@ class Partition:
             if self.traces is not None:
                 record_outcomes(ready, self._isr)
             for append in ready:
-                append.done()
+                append.complete()
 
     def follower_watermark(self, offset: int) -> None:
         """Note the high watermark of a partition that another broker leads."""
@@ -583,7 +583,7 @@ class Partition:
             record_outcomes(appends)
         self._advance_high_watermark(log.end_offset, added_bytes)
         for append in appends:
-            append.done()
+            append.complete()
 
     def flush_later(self) -> None:
         """Flush as late as the topic allows."""
@@ -622,7 +622,7 @@ class Partition:
         if self.traces is not None:
             record_outcomes(ready)
         for append in ready:
-            append.done()
+            append.complete()
 
     async def flush_to(self, offset: int) -> None:
         """Return once everything before `offset` is on disk, whatever the topic's flush settings say.
@@ -681,7 +681,7 @@ class Partition:
         else:
             self._advance_high_watermark(log.end_offset, 0)
         for append in ready:
-            append.done()
+            append.complete()
 
     def flush_failed(self, error: AlpacaError) -> None:
         """Fail all that wait for a flush, because none could begin."""

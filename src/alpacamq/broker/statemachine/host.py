@@ -21,6 +21,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from alpacamq.broker.later import Later
 from alpacamq.broker.partition.appends import Append, completed
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.batch import read_header
@@ -224,6 +225,12 @@ class StateMachineHost(Generic[M]):
             return
         self._pending.add(reply)
         self._gather(Pending(request, reply))
+
+    def submit_for(self, request: Request[R], use: Callable[[R | AlpacaError], None]) -> None:
+        """Add a request to the next batch, and call `use` with the reply when it is known."""
+        reply: Later[Any] = Later()
+        reply.when_done(use)
+        self.submit_to(reply, request)
 
     def cancel(self, reply: "Replied") -> None:
         """Withdraw a request. A reply that is already on its way still becomes the future's result."""
