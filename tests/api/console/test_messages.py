@@ -257,3 +257,27 @@ def test_messages_of_a_key_are_saved_as_csv(tab: Tab, http: httpx.Client, made: 
     assert {row["key"] for row in rows} == {"k"}
     assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
     assert datetime.fromisoformat(rows[0]["time"]).timestamp() * 1000 == int(rows[0]["timestamp_ms"])
+
+
+def test_messages_are_found_with_a_filter_and_saved(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(
+        http, made, *[{"value": {"n": n, "by": "x"}, "key": f"k{n % 2}", "partition": 0} for n in range(300)]
+    )
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("filter")
+    field = tab.page.get_by_label("Filter", exact=True)
+    field.fill('value.n >= 100 and key == "k1"')
+    tab.button("Read").click()
+    expect(lines(tab)).to_have_count(50)
+    expect(places(tab).first).to_have_text("p0 @101")
+    tab.link("Continue →").click()
+    expect(places(tab).first).to_have_text("p0 @201")
+    tab.page.reload()
+    expect(places(tab).first).to_have_text("p0 @201")
+    expect(field).to_have_value('value.n >= 100 and key == "k1"')
+    found = [json.loads(line) for line in saved(tab, "JSON lines").splitlines()]
+    assert [record["offset"] for record in found] == list(range(201, 300, 2))
+    with tab.expecting("422"):
+        field.fill("value.n >= ")
+        tab.button("Read").click()
+        expect(tab.page.locator(".refused")).to_contain_text("filter: character 12: expected")

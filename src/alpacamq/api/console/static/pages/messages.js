@@ -18,7 +18,11 @@ const WAYS = [
   ["offset", "from an offset"],
   ["time", "from a timestamp"],
   ["key", "by key"],
+  ["filter", "that match a filter"],
 ];
+// Ways that look through the topic.
+const SEARCHES = new Set(["key", "filter"]);
+const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filter" };
 const RETRY_MS = 1000;
 
 export function messages(view, { topic }, query) {
@@ -85,7 +89,7 @@ async function browse(view, topic, wanted, form, found, produce) {
 /** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
   const parts = chosen(wanted, all);
-  if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
+  if (SEARCHES.has(wanted.by)) return search(topic, wanted, parts, signal);
   const share = Math.ceil(PAGE / parts.length);
   let starts;
   if (wanted.places) starts = readPlaces(wanted.places);
@@ -104,7 +108,7 @@ async function read(topic, wanted, all, signal) {
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: null,
     starts,
-    search: null,
+    sought: null,
   };
 }
 
@@ -114,12 +118,12 @@ function chosen(wanted, all) {
   return parts;
 }
 
-async function readByKey(topic, wanted, parts, signal) {
+async function search(topic, wanted, parts, signal) {
   const starts = clamped(parts, wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset));
-  const search = { key: wanted.at };
+  const sought = { [wanted.by]: wanted.at };
   const answer = await get(
     path`/topics/${topic}/messages/find`,
-    { ...search, offsets: writePlaces(starts), limit: PAGE, decode: true },
+    { ...sought, offsets: writePlaces(starts), limit: PAGE, decode: true },
     signal,
     parseExactly,
   );
@@ -130,7 +134,7 @@ async function readByKey(topic, wanted, parts, signal) {
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
     starts,
-    search,
+    sought,
   };
 }
 
@@ -156,8 +160,8 @@ function clamped(parts, starts) {
 const writePlaces = (starts) => Object.entries(starts).map(([part, offset]) => `${part}:${offset}`).join(",");
 const readPlaces = (text) => Object.fromEntries(text.split(",").map((each) => each.split(":").map(Number)));
 
-function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, search }) {
-  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: wanted.by === "key" ? wanted.at : "", places });
+function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, sought }) {
+  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: SEARCHES.has(wanted.by) ? wanted.at : "", places });
   const go = (places) => places && (location.hash = to(places));
   const keys = (event) => {
     if (["INPUT", "TEXTAREA", "SELECT"].includes(event.target.nodeName)) return;
@@ -168,11 +172,11 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note, star
   const pager = h(
     "nav",
     { class: "pager", "aria-label": "Pages of messages" },
-    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "Beginning of the topic."),
+    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, SEARCHES.has(wanted.by) ? "" : "Beginning of the topic."),
     note ? h("span", { class: "note" }, note) : null,
-    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
+    later ? h("a", { class: "button", href: to(later) }, SEARCHES.has(wanted.by) ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
-  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, search, view.signal)];
+  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, sought, view.signal)];
 }
 
 function controls(topic, wanted, parts) {
@@ -181,14 +185,16 @@ function controls(topic, wanted, parts) {
   const by = select(WAYS, wanted.by, fit);
   const atField = field("Offset", at);
   function fit(way) {
-    const isNeeded = ["offset", "time", "key"].includes(way);
+    const isNeeded = way in LABELS;
     atField.hidden = !isNeeded;
+    atField.classList.toggle("long", way === "filter");
+    at.placeholder = way === "filter" ? 'value.total > 100 and key == "alice"' : "";
     at.type = way === "time" ? "datetime-local" : way === "offset" ? "number" : "text";
     at.required = isNeeded && way !== "key";
     if (way === "time") at.step = "1";
     else at.removeAttribute("step");
     if (way === "offset") at.min = "0";
-    atField.querySelector("label").textContent = way === "time" ? "Timestamp" : way === "key" ? "Key" : "Offset";
+    atField.querySelector("label").textContent = LABELS[way] ?? "";
     if (at.value === "" && wanted.by === way) at.value = wanted.at;
   }
   fit(wanted.by);
