@@ -281,3 +281,25 @@ def test_messages_are_found_with_a_filter_and_saved(tab: Tab, http: httpx.Client
         field.fill("value.n >= ")
         tab.button("Read").click()
         expect(tab.page.locator(".refused")).to_contain_text("filter: character 12: expected")
+
+
+def test_a_json_tree_is_expanded_and_collapsed_as_a_whole(tab: Tab, http: httpx.Client, made: str) -> None:
+    deep: list[object] = [{"a": {"b": {"c": {"d": {}, "e": n}}}} for n in range(100)]
+    publish(http, made, {"value": {"a": {"b": {"c": {"d": "the innermost"}}}}, "partition": 0})
+    publish(http, made, {"value": {"deep": [deep, deep]}, "partition": 1})
+    tab.open("/messages/{}?by=earliest&partition=0", made)
+    tab.page.locator(".messages summary").first.click()
+    innermost = tab.page.get_by_text("the innermost")
+    expect(innermost.locator("visible=true")).to_have_count(1)  # in the summary of the message
+    tab.button("Expand all").click()
+    expect(innermost.locator("visible=true")).to_have_count(2)
+    tab.button("Collapse").click()
+    expect(innermost.locator("visible=true")).to_have_count(1)
+    tab.open("/messages/{}?by=earliest&partition=1", made)
+    tab.page.locator(".messages summary").first.click()
+    opened = tab.page.locator(".json details[open]")
+    tab.button("Expand all").click()
+    expect(opened).to_have_count(501)  # the root was open
+    tab.button("Expand all").click()
+    # The root, the list, its two lists, and four objects in each of 200.
+    expect(opened).to_have_count(804)

@@ -6,6 +6,7 @@ import { parseExactly } from "../exact.js";
 import { exporter } from "../export.js";
 import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
+import { LIMIT, listing } from "../listing.js";
 import { messageList } from "../message_list.js";
 import { empty, field, heading, refused, select, table, trail } from "../parts.js";
 import { tail } from "../tail.js";
@@ -26,7 +27,7 @@ const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filte
 const RETRY_MS = 1000;
 
 export function messages(view, { topic }, query) {
-  if (!topic) return chooseTopic(view);
+  if (!topic) return chooseTopic(view, query);
   const wanted = {
     partition: query.get("partition") ?? "",
     by: query.get("by") ?? "latest",
@@ -48,22 +49,28 @@ export function messages(view, { topic }, query) {
   return `Messages of ${topic}`;
 }
 
-function chooseTopic(view) {
+function chooseTopic(view, query) {
+  let found = null;
   const list = h("div");
-  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), list);
-  view.live(
-    list,
-    (signal) => get("/topics", { limit: 1000 }, signal),
-    ({ topics }) =>
+  const { filter, shown, every } = listing(view, query, "Filter topics by name", () => found && show(list, draw(found)));
+  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), h("div", { class: "tools" }, filter), list);
+  const draw = (answer) => {
+    found = answer;
+    const { rows, pager, isFiltered } = shown(answer.topics, (row) => row.name);
+    return [
       table(
         [
           { label: "Topic", kind: "name", cell: (row) => h("a", { href: toMessages(row.name) }, row.name) },
           { label: "Messages", kind: "number", cell: (row) => format.count(row.messages) },
         ],
-        topics,
-        { key: (row) => row.name, label: "Topics", empty: "No topics yet." },
+        rows,
+        { key: (row) => row.name, label: "Topics", empty: isFiltered ? "No topic matches." : "No topics yet." },
       ),
-  );
+      pager,
+      answer.next ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} are listed.`) : null,
+    ];
+  };
+  view.live(list, (signal) => get("/topics", { limit: LIMIT }, signal), draw, { every });
   return "Messages";
 }
 
