@@ -200,6 +200,16 @@ def test_consume_waits_for_records_and_produce_sends_lines_as_they_arrive(
         assert producer.wait(60) == 0
 
 
+def test_consume_prints_what_matches_a_filter(ctl: Command, topic: str) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    lines = b"".join(b'alice:{"total": %d}\n' % total for total in (5, 150, 300)) + b'bob:{"total": 400}\n'
+    ctl.ok("produce", topic, "--key-separator", ":", stdin=lines)
+    wanted = ("--filter", 'value.total > 100 and key == "alice"')
+    assert consumed(ctl, topic, *wanted) == [b'{"total": 150}', b'{"total": 300}']
+    assert consumed(ctl, topic, *wanted, "--max", "1") == [b'{"total": 150}']
+    assert "character 12: expected" in ctl.fails(2, "consume", topic, "--filter", "value.a == ")
+
+
 def test_consume_waits_on_an_idle_topic_until_it_is_interrupted(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:

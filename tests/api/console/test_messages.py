@@ -257,3 +257,49 @@ def test_messages_of_a_key_are_saved_as_csv(tab: Tab, http: httpx.Client, made: 
     assert {row["key"] for row in rows} == {"k"}
     assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
     assert datetime.fromisoformat(rows[0]["time"]).timestamp() * 1000 == int(rows[0]["timestamp_ms"])
+
+
+def test_messages_are_found_with_a_filter_and_saved(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(
+        http, made, *[{"value": {"n": n, "by": "x"}, "key": f"k{n % 2}", "partition": 0} for n in range(300)]
+    )
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("filter")
+    field = tab.page.get_by_label("Filter", exact=True)
+    field.fill('value.n >= 100 and key == "k1"')
+    tab.button("Read").click()
+    expect(lines(tab)).to_have_count(50)
+    expect(places(tab).first).to_have_text("p0 @101")
+    tab.link("Continue →").click()
+    expect(places(tab).first).to_have_text("p0 @201")
+    tab.page.reload()
+    expect(places(tab).first).to_have_text("p0 @201")
+    expect(field).to_have_value('value.n >= 100 and key == "k1"')
+    found = [json.loads(line) for line in saved(tab, "JSON lines").splitlines()]
+    assert [record["offset"] for record in found] == list(range(201, 300, 2))
+    with tab.expecting("422"):
+        field.fill("value.n >= ")
+        tab.button("Read").click()
+        expect(tab.page.locator(".refused")).to_contain_text("filter: character 12: expected")
+
+
+def test_a_json_tree_is_expanded_and_collapsed_as_a_whole(tab: Tab, http: httpx.Client, made: str) -> None:
+    deep: list[object] = [{"a": {"b": {"c": {"d": {}, "e": n}}}} for n in range(100)]
+    publish(http, made, {"value": {"a": {"b": {"c": {"d": "the innermost"}}}}, "partition": 0})
+    publish(http, made, {"value": {"deep": [deep, deep]}, "partition": 1})
+    tab.open("/messages/{}?by=earliest&partition=0", made)
+    tab.page.locator(".messages summary").first.click()
+    innermost = tab.page.get_by_text("the innermost")
+    expect(innermost.locator("visible=true")).to_have_count(1)  # in the summary of the message
+    tab.button("Expand all").click()
+    expect(innermost.locator("visible=true")).to_have_count(2)
+    tab.button("Collapse").click()
+    expect(innermost.locator("visible=true")).to_have_count(1)
+    tab.open("/messages/{}?by=earliest&partition=1", made)
+    tab.page.locator(".messages summary").first.click()
+    opened = tab.page.locator(".json details[open]")
+    tab.button("Expand all").click()
+    expect(opened).to_have_count(501)  # the root was open
+    tab.button("Expand all").click()
+    # The root, the list, its two lists, and four objects in each of 200.
+    expect(opened).to_have_count(804)

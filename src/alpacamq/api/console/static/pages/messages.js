@@ -6,6 +6,7 @@ import { parseExactly } from "../exact.js";
 import { exporter } from "../export.js";
 import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
+import { LIMIT, listing } from "../listing.js";
 import { messageList } from "../message_list.js";
 import { empty, field, heading, refused, select, table, trail } from "../parts.js";
 import { tail } from "../tail.js";
@@ -18,11 +19,15 @@ const WAYS = [
   ["offset", "from an offset"],
   ["time", "from a timestamp"],
   ["key", "by key"],
+  ["filter", "that match a filter"],
 ];
+// Ways that look through the topic.
+const SEARCHES = new Set(["key", "filter"]);
+const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filter" };
 const RETRY_MS = 1000;
 
 export function messages(view, { topic }, query) {
-  if (!topic) return chooseTopic(view);
+  if (!topic) return chooseTopic(view, query);
   const wanted = {
     partition: query.get("partition") ?? "",
     by: query.get("by") ?? "latest",
@@ -44,22 +49,28 @@ export function messages(view, { topic }, query) {
   return `Messages of ${topic}`;
 }
 
-function chooseTopic(view) {
+function chooseTopic(view, query) {
+  let found = null;
   const list = h("div");
-  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), list);
-  view.live(
-    list,
-    (signal) => get("/topics", { limit: 1000 }, signal),
-    ({ topics }) =>
+  const { filter, shown, every } = listing(view, query, "Filter topics by name", () => found && show(list, draw(found)));
+  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), h("div", { class: "tools" }, filter), list);
+  const draw = (answer) => {
+    found = answer;
+    const { rows, pager, isFiltered } = shown(answer.topics, (row) => row.name);
+    return [
       table(
         [
           { label: "Topic", kind: "name", cell: (row) => h("a", { href: toMessages(row.name) }, row.name) },
           { label: "Messages", kind: "number", cell: (row) => format.count(row.messages) },
         ],
-        topics,
-        { key: (row) => row.name, label: "Topics", empty: "No topics yet." },
+        rows,
+        { key: (row) => row.name, label: "Topics", empty: isFiltered ? "No topic matches." : "No topics yet." },
       ),
-  );
+      pager,
+      answer.next ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} are listed.`) : null,
+    ];
+  };
+  view.live(list, (signal) => get("/topics", { limit: LIMIT }, signal), draw, { every });
   return "Messages";
 }
 
@@ -85,7 +96,7 @@ async function browse(view, topic, wanted, form, found, produce) {
 /** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
   const parts = chosen(wanted, all);
-  if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
+  if (SEARCHES.has(wanted.by)) return search(topic, wanted, parts, signal);
   const share = Math.ceil(PAGE / parts.length);
   let starts;
   if (wanted.places) starts = readPlaces(wanted.places);
@@ -104,7 +115,7 @@ async function read(topic, wanted, all, signal) {
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: null,
     starts,
-    search: null,
+    sought: null,
   };
 }
 
@@ -114,12 +125,12 @@ function chosen(wanted, all) {
   return parts;
 }
 
-async function readByKey(topic, wanted, parts, signal) {
+async function search(topic, wanted, parts, signal) {
   const starts = clamped(parts, wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset));
-  const search = { key: wanted.at };
+  const sought = { [wanted.by]: wanted.at };
   const answer = await get(
     path`/topics/${topic}/messages/find`,
-    { ...search, offsets: writePlaces(starts), limit: PAGE, decode: true },
+    { ...sought, offsets: writePlaces(starts), limit: PAGE, decode: true },
     signal,
     parseExactly,
   );
@@ -130,7 +141,7 @@ async function readByKey(topic, wanted, parts, signal) {
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
     starts,
-    search,
+    sought,
   };
 }
 
@@ -156,8 +167,8 @@ function clamped(parts, starts) {
 const writePlaces = (starts) => Object.entries(starts).map(([part, offset]) => `${part}:${offset}`).join(",");
 const readPlaces = (text) => Object.fromEntries(text.split(",").map((each) => each.split(":").map(Number)));
 
-function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, search }) {
-  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: wanted.by === "key" ? wanted.at : "", places });
+function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, sought }) {
+  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: SEARCHES.has(wanted.by) ? wanted.at : "", places });
   const go = (places) => places && (location.hash = to(places));
   const keys = (event) => {
     if (["INPUT", "TEXTAREA", "SELECT"].includes(event.target.nodeName)) return;
@@ -168,11 +179,11 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note, star
   const pager = h(
     "nav",
     { class: "pager", "aria-label": "Pages of messages" },
-    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "Beginning of the topic."),
+    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, SEARCHES.has(wanted.by) ? "" : "Beginning of the topic."),
     note ? h("span", { class: "note" }, note) : null,
-    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
+    later ? h("a", { class: "button", href: to(later) }, SEARCHES.has(wanted.by) ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
-  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, search, view.signal)];
+  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, sought, view.signal)];
 }
 
 function controls(topic, wanted, parts) {
@@ -181,14 +192,16 @@ function controls(topic, wanted, parts) {
   const by = select(WAYS, wanted.by, fit);
   const atField = field("Offset", at);
   function fit(way) {
-    const isNeeded = ["offset", "time", "key"].includes(way);
+    const isNeeded = way in LABELS;
     atField.hidden = !isNeeded;
+    atField.classList.toggle("long", way === "filter");
+    at.placeholder = way === "filter" ? 'value.total > 100 and key == "alice"' : "";
     at.type = way === "time" ? "datetime-local" : way === "offset" ? "number" : "text";
     at.required = isNeeded && way !== "key";
     if (way === "time") at.step = "1";
     else at.removeAttribute("step");
     if (way === "offset") at.min = "0";
-    atField.querySelector("label").textContent = way === "time" ? "Timestamp" : way === "key" ? "Key" : "Offset";
+    atField.querySelector("label").textContent = LABELS[way] ?? "";
     if (at.value === "" && wanted.by === way) at.value = wanted.at;
   }
   fit(wanted.by);
