@@ -37,9 +37,15 @@ class Limits:
 class GrpcBroker:
     """A broker with nothing but the gRPC API."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
+    def __init__(self, broker: Broker, address: str, listener: GrpcListener) -> None:
         self.broker = broker
         self.address = address
+        self._listener = listener
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._listener._connections)
 
     async def key_of(self, owner: str, scopes: Collection[Operation] = ()) -> Metadata:
         """Create an API key; return the metadata that sends it."""
@@ -83,7 +89,7 @@ async def served(path: Path, security: SecuritySettings | None = None) -> AsyncI
     ]
     await listener.listening.wait()
     try:
-        yield GrpcBroker(broker, str(address))
+        yield GrpcBroker(broker, str(address), listener)
     finally:
         await listener.drain()
         for task in reversed(tasks):

@@ -113,7 +113,7 @@ class Recorder:
         asyncio.get_running_loop().set_task_factory(factory)
 
     def lines(self, *, is_stream: bool) -> Any:
-        """Return the lines of the last call; of a stream, whose tasks wait for each other, without an order."""
+        """Return the lines of the last call; of a stream, whose tasks wait for each other, in no order."""
         if not is_stream:
             return [each.lines for each in self.of_last]
         return {line for each in self.of_last for line in each.lines if line[0] not in WAITING}
