@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
+from alpacamq.security.callers import Caller
 from alpacamq.security.principals import Principal
 
 PROBLEM_JSON = "application/problem+json"
@@ -75,6 +76,7 @@ class Request:
         "_query",
         "authentication",
         "body",
+        "caller",
         "connection",
         "has_tls",
         "head",
@@ -119,6 +121,8 @@ class Request:
         self.principal_expires_ms: int | None = None
         # Whether its listener requires authentication; None if security.authentication decides.
         self.authentication: bool | None = None
+        # The client, if the API that the request came through has authenticated it already.
+        self.caller: Caller | None = None
         self._query: Mapping[str, list[str]] | None = None
 
     @property

@@ -258,6 +258,8 @@ class RestApi:
         self._quotas = broker.quotas
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        if request.caller is not None:
+            return self._limited(request, request.caller)
         access = self._access
         if (
             access.requires_login(request.authentication)
