@@ -32,7 +32,7 @@ def shown(found: list[Request | Refused]) -> list[object]:
     ]
 
 
-def test_a_known_head_is_shared_by_the_requests_of_all_connections():
+def test_a_known_head_is_shared_by_the_requests_of_all_connections() -> None:
     heads = KnownHeads()
     (first,) = arrived(reader_of(heads), HEAD + b"abc")
     (second,) = arrived(reader_of(heads), HEAD + b"xyz")
@@ -64,7 +64,7 @@ def test_a_known_head_is_shared_by_the_requests_of_all_connections():
         pytest.param([HEAD.replace(b": 3", b": 3000") + b"abc"], id="too large"),
     ],
 )  # fmt: skip
-def test_the_requests_are_those_that_the_parser_finds(received: list[bytes]):
+def test_the_requests_are_those_that_the_parser_finds(received: list[bytes]) -> None:
     expected = shown(arrived(reader_of(KnownHeads()), *received))
     heads = KnownHeads()
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_the_requests_are_those_that_the_parser_finds(received: list[bytes]):
         assert shown(arrived(reader, *received)) == expected
 
 
-def test_only_so_many_heads_are_kept():
+def test_only_so_many_heads_are_kept() -> None:
     heads = KnownHeads()
     reader = reader_of(heads)
 
@@ -93,7 +93,7 @@ def test_only_so_many_heads_are_kept():
     assert head_of(0) is not first
 
 
-def test_a_body_is_refused_when_the_memory_for_requests_is_used_up():
+def test_a_body_is_refused_when_the_memory_for_requests_is_used_up() -> None:
     heads, room = KnownHeads(), Room(4)
     reader = reader_of(heads, room)
     (served,) = arrived(reader, HEAD + b"abc")
