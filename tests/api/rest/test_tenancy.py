@@ -29,6 +29,7 @@ from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.security.tenants import TenantLimits
 from alpacamq.telemetry.metrics import Metrics
 from tests.executed_lines import ExecutedLines
+from tests.waiting import soon
 
 from .test_rights import SAMPLES, Api
 
@@ -148,6 +149,12 @@ async def populate(api: Api, who: str, topic: str, group: str, transactional_id:
     await ask(
         api, who, "POST /messages/reject", body={"receipt": polled["messages"][0]["receipt"], "reason": "r"}
     )
+
+    async def is_dead_letter() -> bool:
+        events = (await ask(api, who, f"GET /traces/{TRACE}"))["events"]
+        return any(each["name"] == "dlq.routed" for each in events)
+
+    await soon(is_dead_letter)
     await ask(api, who, f"POST /groups/{group}-2/join", body={"topics": [topic]})
     body = {"offsets": [{"topic": topic, "partition": 0, "offset": 1}]}
     await ask(api, who, f"POST /groups/{group}-3/offsets", body=body)
