@@ -94,7 +94,12 @@ def create(address: str, stream: str) -> None:
     """Create a stream with a subject of its name, and a pull consumer."""
 
     def create() -> Dialogue:
-        settings = {"name": stream, "subjects": [stream], "storage": "file", "num_replicas": 1}
+        settings: dict[str, object] = {
+            "name": stream,
+            "subjects": [stream],
+            "storage": "file",
+            "num_replicas": 1,
+        }
         inbox = b"_INBOX.create"
         yield from _api(inbox, f"STREAM.CREATE.{stream}", settings, _HELLO % inbox)
         consumer = {"durable_name": CONSUMER, "ack_policy": "explicit", "max_ack_pending": 100_000}
