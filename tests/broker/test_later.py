@@ -20,7 +20,7 @@ from .open_brokers import running
 ORDERS = QueueId("workers", "orders")
 
 
-def test_the_reader_gets_the_changed_result_at_once():
+def test_the_reader_gets_the_changed_result_at_once() -> None:
     later: Later[int] = Later()
     heard: list[object] = []
     later.map(lambda number: number + 1).then(str).when_done(heard.append)
@@ -29,7 +29,7 @@ def test_the_reader_gets_the_changed_result_at_once():
     assert heard == ["2"]
 
 
-def test_a_known_result_is_changed_and_passed_on_at_once():
+def test_a_known_result_is_changed_and_passed_on_at_once() -> None:
     later: Later[int] = Later()
     later.set_result(1)
     heard: list[object] = []
@@ -37,7 +37,7 @@ def test_a_known_result_is_changed_and_passed_on_at_once():
     assert heard == ["1"]
 
 
-def test_what_a_change_raises_is_the_result_and_is_not_mapped():
+def test_what_a_change_raises_is_the_result_and_is_not_mapped() -> None:
     later: Later[int] = Later()
     heard: list[object] = []
     error = InvalidRequest("no")
@@ -50,7 +50,7 @@ def test_what_a_change_raises_is_the_result_and_is_not_mapped():
     assert heard == [error]
 
 
-def test_nothing_is_passed_on_after_a_cancellation():
+def test_nothing_is_passed_on_after_a_cancellation() -> None:
     cancelled: list[bool] = []
     later: Later[int] = Later(lambda: cancelled.append(True))
     heard: list[object] = []
@@ -62,7 +62,7 @@ def test_nothing_is_passed_on_after_a_cancellation():
     assert later.done()
 
 
-async def test_it_can_be_awaited_before_and_after_it_is_known():
+async def test_it_can_be_awaited_before_and_after_it_is_known() -> None:
     before: Later[int] = Later()
     waiting = asyncio.ensure_future(before)
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_it_can_be_awaited_before_and_after_it_is_known():
         await Later.of(InvalidRequest("no"))
 
 
-async def test_a_coroutine_does_the_rest():
+async def test_a_coroutine_does_the_rest() -> None:
     async def rest() -> int:
         return 1
 
@@ -85,7 +85,7 @@ async def test_a_coroutine_does_the_rest():
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_a_reader_that_is_cancelled_goes_without_the_result(is_known: bool):
+async def test_a_reader_that_is_cancelled_goes_without_the_result(is_known: bool) -> None:
     """Also if it was known already and had not been read."""
     cancelled: list[bool] = []
     later: Later[int] = Later(lambda: cancelled.append(True))
@@ -111,7 +111,7 @@ async def receive_and_settle(broker: Broker) -> None:
 @pytest.mark.parametrize("work", [publish, receive_and_settle])
 async def test_requests_leave_nothing_for_the_garbage_collector(
     tmp_path: Path, work: Callable[[Broker], Awaitable[None]]
-):
+) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await broker.publisher.publish("orders", [Message(value=b"a")] * 30)
