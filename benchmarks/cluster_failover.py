@@ -41,6 +41,8 @@ from .servers import START_S
 from .session import Session
 
 SERVED = Floor(at_most=5.0)
+# Each sample takes up to a minute.
+REPEATS = 2
 TOPIC = "work"
 WAIT_S = 120.0
 LOOK_AGAIN_S = 0.005
@@ -69,15 +71,11 @@ class Failover:
 
 
 def run(session: Session, report: Report) -> None:
-    cases: Sequence[tuple[str, int, Callable[[Cluster, int], Failover]]] = (
-        ("{:,} committed offsets", session.scaled(1_000_000, 20_000), _offsets),
-        ("{:,} messages in flight", session.scaled(100_000, 4000), _in_flight),
-        ("{:,} delayed messages", session.scaled(100_000, 4000), _delays),
-    )
-    for name, amount, measure in cases:
+    for name, full, quick, measure in CASES:
+        amount = session.scaled(full, quick)
         for is_controller in (False, True):
             found = []
-            for _ in range(session.repeats):
+            for _ in range(min(session.repeats, REPEATS)):
                 directory = session.new_directory()
                 contender = AlpacaCluster(settings={"ALPACAMQ_LOGGING_FORMAT": "json"})
                 server = contender.start(directory)
@@ -156,7 +154,7 @@ class Cluster:
     @property
     def visibility_ms(self) -> int:
         """Long enough to receive everything, and to acknowledge half of it."""
-        return self._session.scaled(90_000, 20_000)
+        return self._session.scaled(40_000, 20_000)
 
     def failover(self, answers_s: dict[str, float]) -> Failover:
         """Return the times of the failover, with those that the successor has logged."""
@@ -384,3 +382,11 @@ def _due_ms(message: Any) -> int:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# Name, amount in full and in a quick run, measurement.
+CASES: Sequence[tuple[str, int, int, Callable[[Cluster, int], Failover]]] = (
+    ("{:,} committed offsets", 1_000_000, 20_000, _offsets),
+    ("{:,} messages in flight", 100_000, 4000, _in_flight),
+    ("{:,} delayed messages", 100_000, 4000, _delays),
+)

@@ -48,6 +48,31 @@ def kafka_reassign_partitions(address: str, *options: str) -> subprocess.Complet
     return _run(tool, "--bootstrap-server", address, *options, jars=TOOL_JARS)
 
 
+def kafka_leader_election(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-leader-election.sh."""
+    tool = "org.apache.kafka.tools.LeaderElectionCommand"
+    return _run(tool, "--bootstrap-server", address, *options, jars=TOOL_JARS)
+
+
+def kafka_metadata_quorum(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-metadata-quorum.sh."""
+    tool = "org.apache.kafka.tools.MetadataQuorumCommand"
+    return _run(tool, "--bootstrap-server", address, *options, jars=TOOL_JARS)
+
+
+def kafka_features(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-features.sh."""
+    tool = "org.apache.kafka.tools.FeatureCommand"
+    return _run(tool, "--bootstrap-server", address, *options, jars=TOOL_JARS)
+
+
+def kafka_cluster(address: str, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-cluster.sh."""
+    return _run(
+        "org.apache.kafka.tools.ClusterTool", verb, "--bootstrap-server", address, *options, jars=TOOL_JARS
+    )
+
+
 def _run(tool: str, *options: str, jars: Path = JARS) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["java", "-cp", f"{jars}/*", tool, *options],

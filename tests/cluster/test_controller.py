@@ -83,6 +83,13 @@ def test_a_broker_is_fenced_when_its_session_ends() -> None:
     assert (state.leader, state.isr, state.leader_epoch, state.partition_epoch) == (2, (2, 3), 1, 1)
 
 
+def test_a_cluster_begins_at_a_level_that_its_first_controller_and_broker_support() -> None:
+    for supported, level in ((CURRENT_LEVEL - 1, CURRENT_LEVEL - 1), (CURRENT_LEVEL + 1, CURRENT_LEVEL)):
+        cluster = Cluster(0)
+        cluster.register(1, features=FeatureRange(1, supported))
+        assert cluster.image.features == {VERSION_FEATURE: level}
+
+
 def test_the_next_deadline_is_the_end_of_the_first_session() -> None:
     cluster = Cluster()
     cluster.tick()
@@ -993,6 +1000,15 @@ def test_a_drained_broker_can_keep_the_replicas_it_still_has() -> None:
     cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
     assert not cluster.state(topic).is_moving
     assert cluster.state(topic).leader == 2
+
+
+def test_a_broker_that_is_drained_is_drained_on_though_others_are_lost() -> None:
+    cluster = Cluster(3, ControllerSettings(drained_at_once=1))
+    cluster.create("t", (1, 2), (1, 2))
+    cluster.ask(DrainBroker(broker_id=BrokerId(1)))
+    cluster.kill(3)
+    # The command is repeated to learn how far it has come.
+    assert cluster.ask(DrainBroker(broker_id=BrokerId(1))).replicas == 2
 
 
 def test_the_only_replica_in_sync_leads_on_while_its_broker_is_drained() -> None:

@@ -115,6 +115,19 @@ def test_an_expired_token_is_removed_by_the_controller() -> None:
         renew(cluster, token)
 
 
+def test_expired_tokens_are_looked_for_at_an_interval() -> None:
+    cluster = Cluster(1)
+    cluster.tick()
+    begun_ms = cluster.now_ms
+    expire(cluster, create(cluster), ms=1000)
+    cluster.now_ms = begun_ms + cluster.settings.token_check_ms - 1
+    cluster.tick()
+    assert cluster.image.delegation_tokens
+    cluster.now_ms += 1
+    cluster.tick()
+    assert not cluster.image.delegation_tokens
+
+
 def test_an_owner_has_a_limited_number_of_tokens() -> None:
     cluster = Cluster(1)
     for number in range(MAX_TOKENS_OF_OWNER):

@@ -439,3 +439,12 @@ def test_a_node_that_leads_campaigns_for_no_other_that_has_ended() -> None:
     deadline_ms = raft.next_deadline_ms
     raft.node_ended(TWO, 0)
     assert (role(raft), raft.next_deadline_ms) == (Role.LEADER, deadline_ms)
+
+
+def test_a_voter_that_would_campaign_sooner_does_not_wait_for_its_place() -> None:
+    raft = node(3)
+    raft.step(append(1, (1, 1), sender=ONE, to=raft.node_id), 0)
+    flush(raft)
+    deadline_ms = raft.next_deadline_ms
+    raft.node_ended(ONE, deadline_ms - 10)
+    assert raft.next_deadline_ms == deadline_ms

@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from confluent_kafka import Consumer
 
 from tests.waiting import eventually
 
 from .nodes import Node, running_nodes
+from .test_cluster import Load, create
 from .test_cluster_publishing import publish
 
 PARTITIONS = 6
@@ -103,3 +106,48 @@ def test_long_polls_and_reads_go_on_when_a_leader_is_killed(tmp_path: Path) -> N
             while not every.done():
                 publish(others[0], "orders", 1, "b1")
             assert {"b0", "b1"}.issuperset(values(every.result()))
+
+
+def fetched(node: Node, topic: str) -> int:
+    """Return how many messages of a topic a node has sent to consumers."""
+    label = f'alpacamq_topic_messages_fetched_total{{topic="{topic}"}} '
+    lines = httpx.get(f"http://{node.http}/metrics", timeout=30).text.splitlines()
+    return sum(int(float(line.removeprefix(label))) for line in lines if line.startswith(label))
+
+
+def test_a_consumer_reads_from_the_replica_in_its_rack_and_from_the_leader_without_it(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        create(nodes, "orders")
+        load = Load(nodes, "orders")
+        load.send(3000)
+        load.finish()
+        near = nodes.by_id[2]
+        consumer = Consumer(
+            {
+                "bootstrap.servers": nodes.kafka,
+                "group.id": "near",
+                "client.rack": f"rack-{near.id}",
+                "auto.offset.reset": "earliest",
+                "log_level": 2,
+            }
+        )
+        read: list[int] = []
+
+        def has_read(count: int) -> bool:
+            messages = consumer.consume(1000, 0.5)
+            read.extend(int(each.value() or b"") for each in messages if each.error() is None)
+            return len(read) >= count
+
+        try:
+            consumer.subscribe(["orders"])
+            eventually(lambda: has_read(3000), within_s=60)
+            # A leader answers with the replica in the rack, and sends no records.
+            assert [fetched(node, "orders") for node in nodes] == [0, 3000, 0]
+            near.kill()
+            load.send(3000)
+            load.finish()
+            eventually(lambda: has_read(6000), within_s=60)
+        finally:
+            consumer.close()
+        assert sorted(read) == list(range(6000))
+        assert not load.failed

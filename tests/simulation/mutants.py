@@ -74,6 +74,8 @@ CORES = {
             "tests/cluster/test_placement.py",
             "tests/cluster/test_controller.py",
             "tests/cluster/test_stories.py",
+            "tests/cluster/test_delegation_tokens.py",
+            "tests/cluster/test_ended_sessions.py",
             "tests/cluster/test_controller_properties.py",
         ),
         "cluster",

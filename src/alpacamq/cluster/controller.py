@@ -175,8 +175,6 @@ class Controller:
             due.append(self._rebalance_ms)
         if self._draining():
             due.append(self._drain_ms)
-        if self.image.delegation_tokens:
-            due.append(self._token_check_ms)
         return min(due)
 
     def end_session(self, broker_id: BrokerId) -> None:
@@ -411,7 +409,7 @@ class Controller:
             self._partitions.check_can_drain(broker.id)
         if wanted != broker:
             self._pending.put(broker_change(wanted))
-            if broker.is_leaving and not wanted.is_leaving:
+            if broker.is_leaving:
                 self._partitions.stop_draining(broker.id)
             if wanted.is_draining:
                 self._partitions.move_leaders(broker.id)

@@ -80,10 +80,12 @@ class RaftLog:
 
     def term_at(self, index: int) -> int | None:
         """Return the term of an entry, None where the log has no entry or no longer has it."""
+        if index > self.last_index:
+            return None
+        if index > self.base_index:
+            return self.entries[index - self.base_index - 1].term
         if index == self.base_index:
             return self.base_term
-        if self.base_index < index <= self.last_index:
-            return self.entries[index - self.base_index - 1].term
         return 0 if index == NO_INDEX else None
 
     def has(self, index: int, term: int) -> bool:

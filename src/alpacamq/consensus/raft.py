@@ -167,7 +167,7 @@ class Raft:
         The voters that are left campaign one after the other: together they would split the votes.
         """
         self._advance_clock(now_ms)
-        if self.leader != node or self._leading is not None:
+        if self.leader != node:
             return
         self._leader_heard_ms = None
         left = sorted(voter.id for voter in self._log.voters if voter.id != node)

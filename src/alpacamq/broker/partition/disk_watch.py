@@ -6,6 +6,7 @@ not the business of this module.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from time import monotonic
@@ -44,6 +45,8 @@ class DiskWatch:
         self._wake = asyncio.Event()
         # Since when partitions cannot be read.
         self._unreadable: dict[Partition, float] = {}
+        # When the last write was tried that found room; writes that were refused before may succeed now.
+        self.room_s = -math.inf
         # Why this broker can neither lead nor keep up; None if it can.
         self.failure: StorageFailed | None = None
 
@@ -97,7 +100,11 @@ class DiskWatch:
         return found
 
     async def _has_room(self) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._can_write)
+        tried_s = monotonic()
+        has_room = await asyncio.get_running_loop().run_in_executor(self._executor, self._can_write)
+        if has_room:
+            self.room_s = tried_s
+        return has_room
 
     async def _retry(self, partition: Partition) -> None:
         """Read again what could not be read."""

@@ -807,11 +807,12 @@ async def delete_before(partition: Partition, offset: int, executor: Executor) -
 class WriteBatcher:
     """The partitions with appends waiting for `commit`."""
 
-    __slots__ = ("_is_due", "_partitions")
+    __slots__ = ("_is_due", "_loop", "_partitions")
 
     def __init__(self) -> None:
         self._partitions: list[Partition] = []
         self._is_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # before the first append
 
     def stage(self, partition: Partition) -> None:
         """Register a partition with appends waiting."""
@@ -835,7 +836,9 @@ class WriteBatcher:
         """Commit after the tasks that are ready to run have had a chance to stage more."""
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._commit_due)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._commit_due)
 
     def _commit_due(self) -> None:
         self._is_due = False

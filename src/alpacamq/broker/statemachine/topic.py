@@ -180,6 +180,13 @@ class StateMachineTopic(Generic[M]):
             raise self._absence(index)
         return host
 
+    def loaded_here(self, key: str) -> StateMachineHost[M] | None:
+        """Return the host that `key` belongs to; None unless its machine is loaded on this broker."""
+        if not self._hosts:
+            return None
+        host = self._hosts.get(self.index_of(key))
+        return None if host is None or host.machine is None else host
+
     def index_of(self, key: str) -> int:
         """Return the partition that `key` belongs to; the topic exists."""
         return crc32c(key.encode()) % self.count

@@ -1,0 +1,51 @@
+"""What the checks of a broker's health see, and what they cost others."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker import health
+from alpacamq.broker.partition import disk_watch
+from alpacamq.broker.publishing import Message, Published
+
+from .open_brokers import BreakableDisk, eventually, running
+
+
+async def test_whether_a_full_disk_has_room_again_is_tried_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.02)
+    disk = BreakableDisk()
+    threads: list[int] = []
+    has_room = False
+
+    def can_write() -> bool:
+        threads.append(threading.get_ident())
+        return has_room
+
+    async with running(tmp_path, disk=disk) as broker:
+        monkeypatch.setattr(broker, "can_write", can_write)
+        await broker.topics.create("t", partitions=1)
+        disk.full = True
+        (refused,) = await broker.publisher.publish("t", [Message(value=b"v")])
+        assert not isinstance(refused, Published)
+        # At once, before another write has been tried.
+        assert "refused its last write" in health.writes(broker).detail
+
+        async def tried() -> bool:
+            assert not health.writes(broker).is_ok
+            return len(threads) >= 3
+
+        await eventually(tried)
+        has_room, disk.full = True, False
+
+        async def accepts() -> bool:
+            return health.writes(broker).is_ok
+
+        await eventually(accepts)
+        assert threading.get_ident() not in threads
+        # A write that is refused later counts again.
+        has_room, disk.full = False, True
+        await broker.publisher.publish("t", [Message(value=b"v")])
+        assert not health.writes(broker).is_ok
