@@ -44,6 +44,8 @@ BENCHMARKS = (
     "schema_registry",
     "queue_engine",
     "queue_throughput",
+    "queue_publish",
+    "queue_flatness",
     "client_queue",
     "grpc_log",
     "delays",
@@ -70,10 +72,12 @@ def main() -> int:
     load_average = machine.load_average()
     print(f"load average {load_average}, values are medians; a fully used core is 100 %", flush=True)
     with session(is_quick=parsed.quick) as opened:
-        for name in parsed.names or BENCHMARKS:
-            _ask(name, opened, load_average)
-    if not parsed.quick:
-        page.update()
+        try:
+            for name in parsed.names or BENCHMARKS:
+                _ask(name, opened, load_average)
+        finally:
+            if not parsed.quick:
+                page.update()
     return 0
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from . import wire
-from .jars import CACHE, free_port, java, resolve
+from .jars import CACHE, Unavailable, free_port, java, resolve
 from .servers import START_S, Server
 
 VERSION = "4.1.0"
@@ -65,10 +65,10 @@ class ApacheKafka:
         address = f"127.0.0.1:{broker}"
         try:
             wire.wait_until_answering(address, START_S)
-        except TimeoutError:
+        except TimeoutError as error:
             process.kill()
             process.wait()
-            raise
+            raise Unavailable(f"it did not start within {START_S:.0f} s") from error
         return Server(self.name, address, process, time.monotonic() - began_at)
 
     def java(

@@ -1,12 +1,11 @@
 """A peer for the SQS API: ElasticMQ, queues in memory as it comes, from its published jars."""
 
-import socket
 import subprocess
 import time
 from pathlib import Path
 
-from .jars import CACHE, Unavailable, free_port, java, resolve
-from .servers import START_S, Server
+from .jars import CACHE, free_port, java, resolve
+from .servers import Server, started
 
 VERSION = "1.7.1"
 
@@ -23,7 +22,8 @@ class ElasticMQ:
         directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
         began_at = time.monotonic()
-        with (directory / "server.log").open("ab") as log:
+        log = directory / "server.log"
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [
                     "java",
@@ -36,23 +36,14 @@ class ElasticMQ:
                     "org.elasticmq.server.Main",
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
             )
-        while time.monotonic() - began_at < START_S and process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return Server(self.name, f"127.0.0.1:{port}", process, time.monotonic() - began_at)
-        process.kill()
-        process.wait()
-        raise Unavailable(f"it did not start: {(directory / 'server.log').read_text()[-500:]}")
+        return started(self.name, process, port, log, began_at)
 
 
 def elasticmq() -> ElasticMQ:
-    """The peer, its jars resolved on first use; Unavailable where it cannot be had."""
+    """The peer, its jars resolved on first use; raises Unavailable."""
     java()
     jars = CACHE / f"elasticmq-{VERSION}"
     if not jars.exists():

@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Mapping
 from itertools import count
+from typing import Self
 
 import uvloop
 from confluent_kafka.admin import AdminClient
@@ -17,7 +18,6 @@ from confluent_kafka.admin import AdminClient
 from . import topics
 from .clients import percentile
 from .clusters import NODES, AlpacaCluster, ClusterServer
-from .http_client import HttpClient
 from .publish_latency import PERCENTILES
 from .report import OURS, Floor, Report
 from .session import Session
@@ -87,7 +87,7 @@ async def _paced(address: str, head: bytes, body: bytes, requests: int) -> "arra
     numbers = count()
     began_ns = time.monotonic_ns() + 50_000_000
 
-    async def send(client: HttpClient) -> None:
+    async def send(client: _HttpClient) -> None:
         while (number := next(numbers)) < requests:
             due_ns = began_ns + number * 1_000_000_000 // RATE
             if (ahead_ns := due_ns - time.monotonic_ns()) > 0:
@@ -95,7 +95,7 @@ async def _paced(address: str, head: bytes, body: bytes, requests: int) -> "arra
             await client.ask(head, body)
             latencies.append(time.monotonic_ns() - due_ns)
 
-    clients = [await HttpClient.connect(address) for _ in range(CONNECTIONS)]
+    clients = [await _HttpClient.connect(address) for _ in range(CONNECTIONS)]
     try:
         async with asyncio.TaskGroup() as tasks:
             for client in clients:
@@ -104,3 +104,33 @@ async def _paced(address: str, head: bytes, body: bytes, requests: int) -> "arra
         for client in clients:
             await client.close()
     return latencies
+
+
+class _HttpClient:
+    """One keep-alive connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, address: str) -> Self:
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), limit=1 << 24))
+
+    async def ask(self, head: bytes, body: bytes = b"") -> bytes:
+        """The body of the answer to `head` (request line and headers, without a length) and `body`."""
+        self._writer.write(b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        length = 0
+        for line in answer.split(b"\r\n"):
+            if line[:15].lower() == b"content-length:":
+                length = int(line[15:])
+        content = await self._reader.readexactly(length) if length else b""
+        if answer[9:12] not in (b"200", b"201", b"204"):
+            raise RuntimeError(f"{answer[:200]!r} {content[:500]!r}")
+        return content
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()

@@ -1,57 +1,120 @@
-"""Consumers of a queue over gRPC: streams of Queue.Work by grpcio, each on a connection of its own."""
+"""Consumers of a queue over gRPC: streams of Queue.Work, each on a connection of its own.
 
-import asyncio
-from typing import Any
+The client writes HTTP/2 frames itself: a gRPC library would be the limit.
+"""
 
-import grpc
+from collections.abc import Iterator
+from struct import Struct
 
 from alpacamq.v1 import queue_pb2
 
-CREDIT = 200
+from .dialogue import Dialogue, Finished, together
+
 GROUP = "bench"
+DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY = 0, 1, 3, 4, 6, 7
+ACK, END_HEADERS = 1, 4
+STREAM = 1
+WINDOW = (1 << 31) - 1
+DEFAULT_WINDOW = (1 << 16) - 1
+_WINDOW_UPDATE, _INITIAL_WINDOW_SIZE = 8, 4
+_HEAD = Struct(">HBBBI")
+_PREFIX = Struct(">BI")
 
 
-class _Drain:
-    """Receives and acknowledges a number of messages."""
+def drain(address: str, topic: str, messages: int, consumers: int, credit: int, batch: int) -> None:
+    """Receive and acknowledge all messages of a topic.
 
-    def __init__(self, address: str, topic: str, messages: int) -> None:
-        self._address = address
-        self._opened = queue_pb2.WorkOpen(topic=topic, group=GROUP, credit=CREDIT)
-        self._left = messages
-        self._is_done = asyncio.Event()
+    Each consumer holds up to `credit`, and acknowledges at least `batch` together.
+    """
+    opened = queue_pb2.WorkOpen(topic=topic, group=GROUP, credit=credit)
+    unread = unsettled = messages
 
-    async def run(self, consumers: int) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._consume()) for _ in range(consumers)]
-            await self._is_done.wait()
-            for task in running:
-                task.cancel()
-
-    async def _consume(self) -> None:
-        # Without it, channels to one address share a connection.
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(self._address, options) as channel:
-            work: Any = channel.stream_stream(
-                "/alpacamq.v1.Queue/Work",
-                request_serializer=queue_pb2.WorkRequest.SerializeToString,
-                response_deserializer=queue_pb2.WorkResponse.FromString,
-            )()
-            await work.write(queue_pb2.WorkRequest(open=self._opened))
-            while True:
-                response = await work.read()
+    def consume() -> Dialogue:
+        nonlocal unread, unsettled
+        data = yield _open(address) + _message(queue_pb2.WorkRequest(open=opened))
+        content = b""
+        pending: list[int] = []
+        while True:
+            reply = b""
+            done = 0
+            for kind, flags, at, end in _frames(data):
+                if kind == DATA:
+                    content += data[at:end]
+                elif kind in (SETTINGS, PING) and not flags & ACK:
+                    reply += _frame(kind, ACK, 0, data[at:end] if kind == PING else b"")
+                elif kind in (RESET, GO_AWAY):
+                    raise ConnectionError(f"the stream ended: {data[at:end]!r}")
+                done = end
+            content, responses = _responses(content)
+            for response in responses:
                 assert not response.errors, response.errors[0]
-                self._left -= len(response.settled)
-                if self._left <= 0:
-                    self._is_done.set()
-                if response.messages:
-                    ids = [each.delivery_id for each in response.messages]
-                    await work.write(queue_pb2.WorkRequest(ack=ids))
+                unsettled -= len(response.settled)
+                pending += [each.delivery_id for each in response.messages]
+                unread -= len(response.messages)
+            # Near the end there may be no whole batch for everyone.
+            if len(pending) >= batch or (pending and unread < 2 * consumers * credit):
+                reply += _message(queue_pb2.WorkRequest(ack=pending))
+                pending = []
+            if unsettled <= 0:
+                raise Finished
+            data = data[done:] + (yield reply)
+
+    together(address, [consume() for _ in range(consumers)])
+    assert unsettled == 0, f"{-unsettled} messages more than were sent"
 
 
-def drain(address: str, topic: str, messages: int, consumers: int) -> None:
-    """Receive and acknowledge all messages of a topic."""
+def _open(address: str) -> bytes:
+    """Begin a connection and the headers of its only stream; nothing received waits for a window."""
+    settings = Struct(">HI").pack(_INITIAL_WINDOW_SIZE, WINDOW)
+    window = (WINDOW - DEFAULT_WINDOW).to_bytes(4, "big")
+    headers = b"\x83\x86"  # POST, http, as indexed in HPACK's table
+    headers += b"\x04" + _string(b"/alpacamq.v1.Queue/Work") + b"\x01" + _string(address.encode())
+    headers += b"\x0f\x10" + _string(b"application/grpc") + b"\x00" + _string(b"te") + _string(b"trailers")
+    return b"".join(
+        [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            _frame(SETTINGS, 0, 0, settings),
+            _frame(_WINDOW_UPDATE, 0, 0, window),
+            _frame(HEADERS, END_HEADERS, STREAM, headers),
+        ]
+    )
 
-    async def run() -> None:
-        await _Drain(address, topic, messages).run(consumers)
 
-    asyncio.run(run())
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    size = len(payload)
+    return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Find whole frames: their type and flags, and where their payload begins and ends."""
+    at, size = 0, len(data)
+    while at + _HEAD.size <= size:
+        high, low, kind, flags, _ = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + (high << 8 | low)
+        if end > size:
+            return
+        yield kind, flags, at + _HEAD.size, end
+        at = end
+
+
+def _message(request: queue_pb2.WorkRequest) -> bytes:
+    body = request.SerializeToString()
+    return _frame(DATA, 0, STREAM, _PREFIX.pack(0, len(body)) + body)
+
+
+def _responses(content: bytes) -> tuple[bytes, list[queue_pb2.WorkResponse]]:
+    """Return the rest of the content, and its whole messages."""
+    at = 0
+    found = []
+    while at + _PREFIX.size <= len(content):
+        _, size = _PREFIX.unpack_from(content, at)
+        begin = at + _PREFIX.size
+        if begin + size > len(content):
+            break
+        found.append(queue_pb2.WorkResponse.FromString(content[begin : begin + size]))
+        at = begin + size
+    return content[at:], found
+
+
+def _string(text: bytes) -> bytes:
+    return bytes([len(text)]) + text

@@ -42,13 +42,19 @@ HIGHLIGHTS = (
     ("recovery", "1024 MiB, left to the system, after kill -9", "s", "start after `kill -9`, 1 GiB"),
     (
         "queue_throughput",
-        "SQS: receive and acknowledge, 8 consumers",
+        "SQS, by 10",
         "messages/s",
-        "received and acknowledged over SQS",
+        "received and deleted over SQS",
+    ),
+    (
+        "queue_throughput",
+        "requests, by 10",
+        "messages/s",
+        "received and acknowledged over HTTP, by ten",
     ),
 )
 # The server that has its own column.
-PEERS = ("Apache", "ElasticMQ", "Spark")
+PEERS = ("Apache", "ElasticMQ", "NATS", "RabbitMQ", "Redis", "Spark")
 _BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -70,15 +76,40 @@ def _table(name: str) -> str:
     if not path.exists():
         return f"Not measured yet: `python -m benchmarks {name}` does.\n"
     results = read(path)
-    peer = next((each.server for each in results.figures if each.server.startswith(PEERS)), None)
+    peers = list(dict.fromkeys(each.server for each in results.figures if each.server.startswith(PEERS)))
+    if len({each.split()[0] for each in peers}) > 1:
+        return (
+            "\n".join([_provenance(results), "", *_by_server(results), "", *_skipped(results)]).rstrip()
+            + "\n"
+        )
+    peer = peers[0] if peers else None
     lines = [_provenance(results), ""]
     heads = ["", "AlpacaMQ", "spread", "broker", "client", "others", "resident"]
     if peer is not None:
         heads += [peer, "AlpacaMQ is"]
     lines += ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in _rows(results, peer)]
-    lines += ["", *(f"Not measured: {note}." for note in results.skipped)]
+    lines += ["", *_skipped(results)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _skipped(results: Results) -> list[str]:
+    return [f"Not measured: {note}." for note in results.skipped]
+
+
+def _by_server(results: Results) -> Iterator[str]:
+    """Make the rows of results with several peers: one per server, each with what ours is of it."""
+    heads = ["", "", "", "spread", "server", "client", "others", "resident", "AlpacaMQ is"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---|---" + "|---:" * (len(heads) - 2) + "|"
+    ours = {(each.case, each.unit): each.median for each in results.figures if each.server == OURS}
+    for figure in results.figures:
+        median = ours.get((figure.case, figure.unit))
+        is_ours = figure.server == OURS
+        name = "AlpacaMQ" if is_ours else figure.server
+        compared = "" if is_ours or median is None or not figure.median else f"×{median / figure.median:.3g}"
+        cells = [figure.case, name, _value(figure), _spread(figure), *_cost(figure), compared]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def _highlights() -> str:
@@ -87,7 +118,8 @@ def _highlights() -> str:
         figures = [
             each for each in read(RESULTS / f"{name}.json").figures if (each.case, each.unit) == (case, unit)
         ]
-        (ours,) = [_value(each) for each in figures if each.server == OURS]
+        # A client may be missing where it was measured.
+        ours = next((_value(each) for each in figures if each.server == OURS), "not measured")
         others = ", ".join(f"{each.server} {_value(each)}" for each in figures if each.server != OURS)
         lines.append(f"| {words} | {ours} | {others} |")
     return "\n".join(lines) + "\n"

@@ -1,99 +1,135 @@
-"""How many messages a second can several consumers receive and acknowledge?
+"""How many messages a second can several consumers receive and acknowledge, and what does each cost?
 
-100 B messages, a backlog to begin with. Over SQS against ElasticMQ, which keeps its queues in memory, with
-the same requests, ten at a time; over HTTP, ten at a time, and over gRPC, by streams, with Redis streams and
-a consumer group beside them for scale: the work is the same, the requests are not.
+100 B messages, a backlog to begin with, 8 consumers. By requests of ten and of a hundred: HTTP with JSON,
+against NATS JetStream and Redis streams with their own protocols; SQS against ElasticMQ, which keeps its
+queues in memory. By streams of messages: gRPC against RabbitMQ, with as many in flight on each as are
+acknowledged together, and with more. All clients are raw connections, so that the server is the limit.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from . import grpc_load, http_load, redis_streams
-from .elasticmq import elasticmq
-from .jars import Unavailable
-from .redis_streams import redis_streams as redis
-from .report import Report
-from .servers import AlpacaMQ, Contender, Server
+from . import queue_apis
+from .queue_apis import CONSUMERS, SIZE, Find, QueueApi, compare
+from .report import OURS, Figure, Floor, Report
+from .servers import Server
 from .session import Session
-from .sqs_load import SqsQueue
 from .usage import Meter, Usage
 
-SIZE = 100
-CONSUMERS = 8
-BODY = "x" * SIZE
-_CASE = f"{CONSUMERS} consumers"
+RATE = "messages/s"
+COST = "µs of server CPU per message"
+BY_REQUESTS = (queue_apis.http, queue_apis.nats_peer, queue_apis.redis_peer)
+BY_STREAMS = (queue_apis.grpc, queue_apis.classic_peer, queue_apis.quorum_peer)
 
-# Makes a queue with that many messages and returns what receives and acknowledges them all.
-Prepare = Callable[[Server, str, int], Callable[[], None]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The same work for several servers."""
+
+    name: str
+    apis: Sequence[Find]
+    batch: int
+    credit: int
+    # For about two seconds of ours and of a peer.
+    messages: int
+    messages_of_peers: int
+
+
+SQS = Case(
+    name="SQS, by 10",
+    apis=(queue_apis.sqs, queue_apis.sqs_peer),
+    batch=10,
+    credit=10,
+    messages=30_000,
+    messages_of_peers=30_000,
+)
+REQUESTS = Case(
+    name="requests, by 10",
+    apis=BY_REQUESTS,
+    batch=10,
+    credit=10,
+    messages=50_000,
+    messages_of_peers=150_000,
+)
+HUNDREDS = Case(
+    name="requests, by 100",
+    apis=BY_REQUESTS,
+    batch=100,
+    credit=100,
+    messages=100_000,
+    messages_of_peers=300_000,
+)
+STREAMS = Case(
+    name="streams, by 10",
+    apis=BY_STREAMS,
+    batch=10,
+    credit=10,
+    messages=50_000,
+    messages_of_peers=30_000,
+)
+AHEAD = Case(
+    name="streams, by 10, 200 in flight",
+    apis=BY_STREAMS,
+    batch=10,
+    credit=200,
+    messages=100_000,
+    messages_of_peers=30_000,
+)
+# What ours should be of a peer, whose work may be another case.
+GOALS = (
+    (SQS, "ElasticMQ", SQS, Floor(at_least=3)),
+    (REQUESTS, "NATS", REQUESTS, Floor(at_least=1)),
+    (REQUESTS, "Redis", REQUESTS, Floor(at_least=0.6)),
+    (STREAMS, "Redis", REQUESTS, Floor(at_least=1)),
+    (AHEAD, "Redis", REQUESTS, Floor(at_least=1)),
+)
 
 
 def run(session: Session, report: Report) -> None:
-    report.settings["load"] = {"message bytes": SIZE, "messages a request": 10, "consumers": CONSUMERS}
-    _compare(
-        session, report, "SQS", [AlpacaMQ(), *_peers(report, elasticmq)], _sqs, session.scaled(60_000, 2_000)
+    report.settings["load"] = {"message bytes": SIZE, "consumers": CONSUMERS}
+    for case in (SQS, REQUESTS, HUNDREDS, STREAMS, AHEAD):
+        compare(session, report, case.apis, partial(_measure, session, report, case))
+    for case, peer, of, floor in GOALS:
+        _report_goal(report, case, peer, of, floor)
+
+
+def _measure(session: Session, report: Report, case: Case, api: QueueApi, server: Server) -> None:
+    messages = session.scaled(case.messages if server.name == OURS else case.messages_of_peers, 2_000)
+    rates: list[float] = []
+    costs_us: list[float] = []
+    usages: list[Usage] = []
+    for sample in range(session.repeats + 1):
+        queue = api.create(server, f"bench-{sample}")
+        queue.fill(messages)
+        session.settle()
+        with Meter(server.pid) as meter:
+            began_at = time.monotonic()
+            queue.drain(messages, case.batch, case.credit)
+            seconds = time.monotonic() - began_at
+        if sample:  # the first one warms up
+            rates.append(messages / seconds)
+            costs_us.append(meter.usage.server_cpu_s / messages * 1e6)
+            usages.append(meter.usage)
+    report(case=case.name, server=server.name, unit=RATE, samples=rates, usages=usages)
+    report(case=case.name, server=server.name, unit=COST, samples=costs_us)
+
+
+def _report_goal(report: Report, case: Case, peer: str, of: Case, floor: Floor) -> None:
+    ours = _rate(report, case, OURS)
+    theirs = _rate(report, of, peer)
+    if ours is not None and theirs is not None:
+        unit = f"times the {RATE} of {theirs.server}, {of.name}"
+        report(case=case.name, server=OURS, unit=unit, samples=[ours.median / theirs.median], floor=floor)
+
+
+def _rate(report: Report, case: Case, server: str) -> Figure | None:
+    return next(
+        (
+            each
+            for each in report.figures
+            if (each.case, each.unit) == (case.name, RATE) and each.server.startswith(server)
+        ),
+        None,
     )
-    _compare(session, report, "HTTP", [AlpacaMQ()], _http, session.scaled(100_000, 2_000))
-    _compare(session, report, "gRPC", [AlpacaMQ()], _grpc, session.scaled(200_000, 2_000))
-    _compare(session, report, "Redis", _peers(report, redis), _redis, session.scaled(200_000, 2_000))
-
-
-def _peers(report: Report, find: Callable[[], Contender]) -> Sequence[Contender]:
-    try:
-        return [find()]
-    except Unavailable as error:
-        report.skip(find.__name__, str(error))
-        return []
-
-
-def _compare(
-    session: Session,
-    report: Report,
-    api: str,
-    contenders: Sequence[Contender],
-    prepare: Prepare,
-    messages: int,
-) -> None:
-    for contender in contenders:
-        with session.server(contender) as server:
-            rates: list[float] = []
-            usages: list[Usage] = []
-            for sample in range(session.repeats + 1):
-                drain = prepare(server, f"bench-{sample}", messages)
-                session.settle()
-                with Meter(server.pid) as meter:
-                    began_at = time.monotonic()
-                    drain()
-                    seconds = time.monotonic() - began_at
-                if sample:  # the first one warms up
-                    rates.append(messages / seconds)
-                    usages.append(meter.usage)
-            report(
-                case=f"{api}: receive and acknowledge, {_CASE}",
-                server=server.name,
-                unit="messages/s",
-                samples=rates,
-                usages=usages,
-            )
-
-
-def _sqs(server: Server, name: str, messages: int) -> Callable[[], None]:
-    queue = SqsQueue(server.addresses.get("sqs", server.address), name)
-    queue.create()
-    queue.fill(messages, BODY, CONSUMERS)
-    return lambda: queue.drain(messages, CONSUMERS)
-
-
-def _http(server: Server, name: str, messages: int) -> Callable[[], None]:
-    address = server.addresses["http"]
-    http_load.fill(address, name, messages, BODY)
-    return lambda: http_load.drain(address, name, messages, CONSUMERS)
-
-
-def _grpc(server: Server, name: str, messages: int) -> Callable[[], None]:
-    http_load.fill(server.addresses["http"], name, messages, BODY)
-    return lambda: grpc_load.drain(server.addresses["grpc"], name, messages, CONSUMERS)
-
-
-def _redis(server: Server, _name: str, messages: int) -> Callable[[], None]:
-    redis_streams.fill(server.address, messages, BODY.encode())
-    return lambda: redis_streams.drain(server.address, messages, CONSUMERS)

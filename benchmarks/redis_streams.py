@@ -1,19 +1,21 @@
 """A peer for queue mode: Redis streams with a consumer group, append-only file on, as Debian packages it."""
 
-import asyncio
+import re
 import shutil
-import socket
 import subprocess
 import time
+from collections.abc import Generator
 from pathlib import Path
 
-import uvloop
-
+from .dialogue import Dialogue, Turns, together
 from .jars import Unavailable, free_port
-from .servers import START_S, Server
+from .servers import Server, started
 
-BATCH = 10
-STREAM = b"bench"
+GROUP = b"bench"
+FILLED = 1000
+# An entry: an array of an id and of its fields, of which there is one.
+_ENTRY = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nv\r\n\$(\d+)\r\n")
+_ENTRIES = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n\S+\r\n\*(\d+)\r\n")
 
 
 class RedisStreams:
@@ -27,106 +29,84 @@ class RedisStreams:
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
+        log = directory / "server.log"
         began_at = time.monotonic()
-        with (directory / "server.log").open("ab") as log:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [self._command, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory),
                  "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        while time.monotonic() - began_at < START_S:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return Server(self.name, f"127.0.0.1:{port}", process, time.monotonic() - began_at)
-        process.kill()
-        process.wait()
-        raise Unavailable("it did not start")
+        return started(self.name, process, port, log, began_at)
 
 
 def redis_streams() -> RedisStreams:
-    """The peer, if it is installed."""
+    """Return the peer, if it is installed. Raises Unavailable."""
     if (found := shutil.which("redis-server")) is None:
-        raise Unavailable("redis-server is not installed")
+        raise Unavailable("redis-server is not installed (Debian: apt-get install redis-server)")
     return RedisStreams(found)
+
+
+def create(address: str, stream: str) -> None:
+    """Create a stream with a group."""
+
+    def create() -> Dialogue:
+        answer = yield _command(b"XGROUP", b"CREATE", stream.encode(), GROUP, b"0", b"MKSTREAM")
+        assert answer == b"+OK\r\n", answer
+
+    together(address, [create()])
+
+
+def publish(address: str, stream: str, turns: Turns, body: bytes, *, connections: int, batch: int) -> None:
+    """Add messages to a stream, `batch` together, and wait for their ids."""
+    request = _command(b"XADD", stream.encode(), b"*", b"v", body)
+
+    def send() -> Dialogue:
+        for _ in turns:
+            # An answer is an id as a bulk string: two lines.
+            data = yield request * batch
+            while data.count(b"\n") < 2 * batch:
+                data += yield b""
+            assert b"-ERR" not in data, data[:300]
+
+    together(address, [send() for _ in range(connections)])
+
+
+def drain(address: str, stream: str, messages: int, consumers: int, batch: int) -> None:
+    """Receive and acknowledge exactly `messages`, `batch` at a time, by as many consumers at once."""
+    key = stream.encode()
+    left = messages
+
+    def consume(name: bytes) -> Dialogue:
+        nonlocal left
+        while left:
+            wanted = min(batch, left)
+            left -= wanted
+            ids = yield from _entries(
+                _command(
+                    b"XREADGROUP", b"GROUP", GROUP, name, b"COUNT", b"%d" % wanted, b"STREAMS", key, b">"
+                )
+            )
+            left += wanted - len(ids)
+            answer = yield _command(b"XACK", key, GROUP, *ids)
+            assert answer == b":%d\r\n" % len(ids), answer
+
+    together(address, [consume(b"c%d" % number) for number in range(consumers)])
+    assert left == 0, f"{left} messages were not received"
+
+
+def _entries(request: bytes) -> Generator[bytes, bytes, list[bytes]]:
+    """Receive entries; return their ids."""
+    data = yield request
+    while True:
+        head = _ENTRIES.match(data)
+        if head is not None:
+            found = list(_ENTRY.finditer(data, head.end()))
+            if len(found) == int(head[1]) and len(data) >= found[-1].end() + int(found[-1][2]) + 2:
+                return [each[1] for each in found]
+        assert not data.startswith((b"-", b"*-1")), data[:300]
+        data += yield b""
 
 
 def _command(*words: bytes) -> bytes:
     return b"*%d\r\n%b" % (len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
-
-
-class _Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def ask(self, request: bytes, answers: int = 1) -> object:
-        self._writer.write(request)
-        answer: object = None
-        for _ in range(answers):
-            answer = await self._read()
-        return answer
-
-    async def _read(self) -> object:
-        line = await self._reader.readuntil(b"\r\n")
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"*":
-            return None if rest == b"-1" else [await self._read() for _ in range(int(rest))]
-        if kind == b"$":
-            return None if rest == b"-1" else (await self._reader.readexactly(int(rest) + 2))[:-2]
-        if kind == b"-":
-            raise RuntimeError(rest.decode())
-        return rest
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-async def _connect(address: str) -> _Connection:
-    host, _, port = address.rpartition(":")
-    return _Connection(*await asyncio.open_connection(host, int(port), limit=1 << 24))
-
-
-def fill(address: str, messages: int, body: bytes) -> None:
-    """Add `messages` to a new stream with a group."""
-
-    async def send() -> None:
-        connection = await _connect(address)
-        await connection.ask(_command(b"DEL", STREAM))
-        await connection.ask(_command(b"XGROUP", b"CREATE", STREAM, b"g", b"0", b"MKSTREAM"))
-        add = _command(b"XADD", STREAM, b"*", b"v", body) * 1000
-        for _ in range(messages // 1000):
-            await connection.ask(add, answers=1000)
-        connection.close()
-
-    uvloop.run(send())
-
-
-def drain(address: str, messages: int, consumers: int) -> None:
-    """Receive and acknowledge exactly `messages`, ten at a time, by as many consumers at once."""
-    left = messages
-
-    async def consume(name: bytes) -> None:
-        nonlocal left
-        connection = await _connect(address)
-        receive = _command(
-            b"XREADGROUP", b"GROUP", b"g", name, b"COUNT", b"%d" % BATCH, b"STREAMS", STREAM, b">"
-        )
-        while left > 0:
-            answer = await connection.ask(receive)
-            if not isinstance(answer, list):
-                continue
-            entries = answer[0][1]
-            left -= len(entries)
-            await connection.ask(_command(b"XACK", STREAM, b"g", *(entry[0] for entry in entries)))
-        connection.close()
-
-    async def everyone() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(consumers):
-                tasks.create_task(consume(b"c%d" % number))
-
-    uvloop.run(everyone())
-    assert left == 0, f"{-left} messages more than were sent"

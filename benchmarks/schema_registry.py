@@ -9,13 +9,12 @@ and the memory of the broker then.
 import json
 import shutil
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
 
 from .apicurio import PATH, apicurio
-from .http_client import HttpClient, together
+from .dialogue import Dialogue, ask, http_request, together
 from .jars import Unavailable
 from .report import OURS, Floor, Report
 from .servers import START_S, AlpacaMQ, Contender, Server
@@ -33,8 +32,6 @@ FLOORS = {
 }
 LOADED = Floor(at_most=5.0)
 MEMORY = Floor(at_most=300.0)
-
-Work = Callable[[HttpClient], Awaitable[None]]
 
 
 def run(session: Session, report: Report) -> None:
@@ -66,42 +63,33 @@ def _requests(session: Session, report: Report, server: Server) -> None:
     address = server.addresses["registry"]
     ids: list[int] = []
 
-    async def prepare(client: HttpClient) -> None:
+    def prepare() -> Dialogue:
         for number in range(KNOWN):
-            answer = await client.ask(*_register(address, path, f"known-{number}", schema(number)))
+            answer = yield from ask(_register(address, path, f"known-{number}", schema(number)))
             ids.append(json.loads(answer)["id"])
 
-    together(address, [prepare])
+    together(address, [prepare()])
     lookups = session.scaled(40_000, 400)
     again = session.scaled(16_000, 400)
     new = session.scaled(8_000, 200)
     # Apicurio takes much longer.
     share = 1 if server.name == OURS else 10
 
-    def by_id(_sample: int, worker: int, count: int) -> Work:
-        async def work(client: HttpClient) -> None:
-            for number in range(count):
-                wanted = ids[(worker + number) % KNOWN]
-                await client.ask(_head(address, "GET", f"{path}/schemas/ids/{wanted}"))
+    def by_id(_sample: int, worker: int, count: int) -> Dialogue:
+        for number in range(count):
+            wanted = ids[(worker + number) % KNOWN]
+            yield from ask(_get(address, f"{path}/schemas/ids/{wanted}"))
 
-        return work
+    def known(_sample: int, worker: int, count: int) -> Dialogue:
+        for number in range(count):
+            at = (worker + number) % KNOWN
+            yield from ask(_register(address, path, f"known-{at}", schema(at)))
 
-    def known(_sample: int, worker: int, count: int) -> Work:
-        async def work(client: HttpClient) -> None:
-            for number in range(count):
-                at = (worker + number) % KNOWN
-                await client.ask(*_register(address, path, f"known-{at}", schema(at)))
-
-        return work
-
-    def registered(sample: int, worker: int, count: int) -> Work:
-        async def work(client: HttpClient) -> None:
-            for number in range(count):
-                subject = f"new-{sample}-{worker}-{number // VERSIONS_PER_SUBJECT}"
-                text = schema((sample * WRITERS + worker) * 1_000_000 + number)
-                await client.ask(*_register(address, path, subject, text))
-
-        return work
+    def registered(sample: int, worker: int, count: int) -> Dialogue:
+        for number in range(count):
+            subject = f"new-{sample}-{worker}-{number // VERSIONS_PER_SUBJECT}"
+            text = schema((sample * WRITERS + worker) * 1_000_000 + number)
+            yield from ask(_register(address, path, subject, text))
 
     for case, make, total, clients in (
         ("lookups by id", by_id, lookups, READERS),
@@ -161,13 +149,10 @@ def _loading(session: Session, report: Report) -> None:
 
 
 def _fill(address: str, versions: int) -> None:
-    def writer(worker: int) -> Work:
-        async def work(client: HttpClient) -> None:
-            for number in range(worker, versions, WRITERS):
-                subject = f"subject-{number // VERSIONS_PER_SUBJECT}"
-                await client.ask(*_register(address, "", subject, schema(number)))
-
-        return work
+    def writer(worker: int) -> Dialogue:
+        for number in range(worker, versions, WRITERS):
+            subject = f"subject-{number // VERSIONS_PER_SUBJECT}"
+            yield from ask(_register(address, "", subject, schema(number)))
 
     together(address, [writer(each) for each in range(WRITERS)])
 
@@ -180,16 +165,16 @@ def _start(session: Session, directory: Path, versions: int) -> tuple[float, flo
     try:
         address = server.addresses["registry"]
 
-        async def last(client: HttpClient) -> None:
+        def last() -> Dialogue:
             while time.monotonic() - began_at < START_S:
                 try:
-                    await client.ask(_head(address, "GET", f"/schemas/ids/{versions}"))
+                    yield from ask(_get(address, f"/schemas/ids/{versions}"))
                 except RuntimeError:
                     continue  # it is not loaded yet
                 return
             raise RuntimeError("the registry was not loaded")
 
-        together(address, [last])
+        together(address, [last()])
         return time.monotonic() - began_at, psutil.Process(server.pid).memory_info().rss / MIB
     finally:
         server.kill()
@@ -201,6 +186,10 @@ def _head(address: str, method: str, path: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def _register(address: str, path: str, subject: str, text: str) -> tuple[bytes, bytes]:
+def _get(address: str, path: str) -> bytes:
+    return http_request(_head(address, "GET", path))
+
+
+def _register(address: str, path: str, subject: str, text: str) -> bytes:
     body = json.dumps({"schema": text}).encode()
-    return _head(address, "POST", f"{path}/subjects/{subject}/versions"), body
+    return http_request(_head(address, "POST", f"{path}/subjects/{subject}/versions"), body)

@@ -94,7 +94,8 @@ def _produce(session: Session, server: Server, topic: str, value: bytes) -> tupl
             server.address, requests, response_bytes, connections=CONNECTIONS, depth=DEPTH, seconds=seconds
         )
         written = topics.record_count(server.address, topic, PARTITIONS) - before
-        assert written == done.requests * PARTITIONS * RECORDS, "some were refused"
+        sent = done.requests * PARTITIONS * RECORDS
+        assert written == sent, f"{written} of {sent} records were written to {topic}"
         counted = Acknowledged(
             requests=done.requests * PARTITIONS, wall_s=done.wall_s, latencies_ns=done.latencies_ns
         )

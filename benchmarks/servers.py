@@ -7,6 +7,7 @@ outlives the `running` block in which it was started.
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import wire
+from .jars import Unavailable
 from .machine import REPOSITORY
 from .report import OURS
 
@@ -35,6 +37,7 @@ class Server:
         process: "subprocess.Popen[bytes]",
         started_in_s: float,
         addresses: Mapping[str, str] | None = None,
+        helper: "subprocess.Popen[bytes] | None" = None,
     ) -> None:
         self.name = name
         self.address = address
@@ -43,6 +46,8 @@ class Server:
         # Seconds from the start of the process to its first answer.
         self.started_in_s = started_in_s
         self._process = process
+        # A process that the server needs, and that ends with it.
+        self._helper = helper
 
     @property
     def pid(self) -> int:
@@ -57,6 +62,9 @@ class Server:
         """Kill it with kill -9; does nothing if it has ended already."""
         self._process.kill()
         self._process.wait(STOP_S)
+        if self._helper is not None:
+            self._helper.kill()
+            self._helper.wait(STOP_S)
 
 
 class Contender(Protocol):
@@ -81,6 +89,27 @@ def running(contender: Contender, directory: Path) -> Iterator[Server]:
             server.kill()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def started(
+    name: str,
+    process: "subprocess.Popen[bytes]",
+    port: int,
+    log: Path,
+    began_at: float,
+    helper: "subprocess.Popen[bytes] | None" = None,
+) -> Server:
+    """Wait until a peer listens on its port on loopback. Raises Unavailable."""
+    while time.monotonic() - began_at < START_S and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            address = f"127.0.0.1:{port}"
+            return Server(name, address, process, time.monotonic() - began_at, helper=helper)
+    Server(name, "", process, 0, helper=helper).kill()
+    raise Unavailable(f"it did not start: {log.read_text()[-500:].strip()}")
 
 
 class AlpacaMQ:

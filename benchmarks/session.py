@@ -100,7 +100,13 @@ def session(*, is_quick: bool) -> Iterator[Session]:
             opened.unavailable.append(("Apache Kafka", "a quick run is without its peer"))
         else:
             try:
-                contenders.append(apache_kafka())
+                contenders.append(_started_once(apache_kafka(), directory / "peer"))
             except Unavailable as error:
                 opened.unavailable.append(("Apache Kafka", str(error)))
         yield opened
+
+
+def _started_once(contender: Contender, directory: Path) -> Contender:
+    """Return a peer that has been seen to start, so that no benchmark ends because it does not."""
+    with running(contender, directory):
+        return contender

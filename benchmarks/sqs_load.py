@@ -1,11 +1,10 @@
 """Consumers and producers that speak SQS in its JSON protocol."""
 
 from itertools import count
-from typing import Any
 
 import msgspec
 
-from .http_client import HttpClient, together
+from .dialogue import Dialogue, Turns, ask, http_request, together
 
 BATCH = 10
 _HEAD = (
@@ -37,51 +36,58 @@ class SqsQueue:
         self.url = ""
 
     def create(self) -> None:
-        async def ask(client: HttpClient) -> None:
-            answer = await client.ask(self._head("CreateQueue"), _encode({"QueueName": self._name}))
+        def create() -> Dialogue:
+            answer = yield from ask(self._request("CreateQueue", {"QueueName": self._name}))
             self.url = msgspec.json.decode(answer)["QueueUrl"]
 
-        together(self._address, [ask])
+        together(self._address, [create()])
 
-    def fill(self, messages: int, body: str, connections: int) -> None:
-        """Send `messages`, ten at a time."""
-        entries = [{"Id": str(number), "MessageBody": body} for number in range(BATCH)]
-        request = _encode({"QueueUrl": self.url, "Entries": entries})
-        head = self._head("SendMessageBatch")
-        turns = iter(range(messages // BATCH))
+    def publish(self, turns: Turns, body: str, *, connections: int, batch: int) -> None:
+        """Send requests with `batch` messages each, at most ten, one in flight on each connection."""
+        if batch == 1:
+            request = self._request("SendMessage", {"QueueUrl": self.url, "MessageBody": body})
+        else:
+            entries = [{"Id": str(number), "MessageBody": body} for number in range(batch)]
+            request = self._request("SendMessageBatch", {"QueueUrl": self.url, "Entries": entries})
 
-        async def send(client: HttpClient) -> None:
+        def send() -> Dialogue:
             for _ in turns:
-                answer = await client.ask(head, request)
+                answer = yield from ask(request)
                 assert b'Failed":[{' not in answer, answer[:300]
 
-        together(self._address, [send] * connections)
+        together(self._address, [send() for _ in range(connections)])
 
     def drain(self, messages: int, consumers: int) -> None:
         """Receive and delete exactly `messages`, ten at a time, by as many consumers at once."""
-        receive = _encode({"QueueUrl": self.url, "MaxNumberOfMessages": BATCH, "WaitTimeSeconds": 1})
-        receive_head = self._head("ReceiveMessage")
-        delete_head = self._head("DeleteMessageBatch")
         left = messages
+        whole = self._receive(BATCH)
 
-        async def consume(client: HttpClient) -> None:
+        def consume() -> Dialogue:
             nonlocal left
-            while left > 0:
-                received = _received.decode(await client.ask(receive_head, receive)).Messages
+            while left:
+                # Reserved before they are received: else some would wait for what others have received.
+                wanted = min(BATCH, left)
+                left -= wanted
+                answer = yield from ask(whole if wanted == BATCH else self._receive(wanted))
+                received = _received.decode(answer).Messages
+                left += wanted - len(received)
                 if not received:
                     continue
-                left -= len(received)
-                request: dict[str, Any] = {
-                    "QueueUrl": self.url,
-                    "Entries": [
-                        {"Id": str(number), "ReceiptHandle": message.ReceiptHandle}
-                        for number, message in zip(count(), received, strict=False)
-                    ],
-                }
-                await client.ask(delete_head, _encode(request))
+                entries = [
+                    {"Id": str(number), "ReceiptHandle": message.ReceiptHandle}
+                    for number, message in zip(count(), received, strict=False)
+                ]
+                request = self._request("DeleteMessageBatch", {"QueueUrl": self.url, "Entries": entries})
+                answer = yield from ask(request)
+                assert b'Failed":[{' not in answer, answer[:300]
 
-        together(self._address, [consume] * consumers)
-        assert left == 0, f"{-left} messages more than were sent"
+        together(self._address, [consume() for _ in range(consumers)])
+        assert left == 0, f"{left} messages were not received"
 
-    def _head(self, action: str) -> bytes:
-        return _HEAD % (self._address.encode(), action.encode())
+    def _receive(self, wanted: int) -> bytes:
+        return self._request(
+            "ReceiveMessage", {"QueueUrl": self.url, "MaxNumberOfMessages": wanted, "WaitTimeSeconds": 1}
+        )
+
+    def _request(self, action: str, body: dict[str, object]) -> bytes:
+        return http_request(_HEAD % (self._address.encode(), action.encode()), _encode(body))

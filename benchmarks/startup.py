@@ -1,4 +1,4 @@
-"""How long does the broker take from its start to its first answer, and what memory does it hold then?
+"""How long does the broker take from its start to its first answer, and what does that cost?
 
 With an empty data directory, and with 2,000 partitions after a clean stop.
 """
@@ -29,16 +29,19 @@ def run(session: Session, report: Report) -> None:
 
 def _empty(session: Session, report: Report, contender: Contender) -> None:
     times_s: list[float] = []
+    spent_s: list[float] = []
     resident: list[float] = []
     for _ in range(session.scaled(5, 2)):
         session.settle()
         with session.server(contender) as server:
             times_s.append(server.started_in_s)
+            spent_s.append(_cpu_s(server.pid))
             resident.append(_resident_mib(server.pid))
             server.stop()
     floor = EMPTY_FLOOR if contender.name == OURS else None
     case = "empty data directory"
     report(case=case, server=contender.name, unit="s", samples=times_s, floor=floor)
+    report(case=case, server=contender.name, unit="s of server CPU", samples=spent_s)
     report(case=case, server=contender.name, unit="MiB resident", samples=resident)
 
 
@@ -66,6 +69,11 @@ def _many_partitions(session: Session, report: Report, contender: Contender) -> 
     case = f"{TOPICS * PARTITIONS:,} partitions, after a clean stop"
     report(case=case, server=contender.name, unit="s", samples=times_s)
     report(case=case, server=contender.name, unit="MiB resident", samples=resident, floor=MEMORY_FLOOR)
+
+
+def _cpu_s(pid: int) -> float:
+    spent = psutil.Process(pid).cpu_times()
+    return float(spent.user + spent.system)
 
 
 def _resident_mib(pid: int) -> float:

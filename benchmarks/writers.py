@@ -102,6 +102,17 @@ def pipelined(
     return Acknowledged(requests=blocks * block_of, wall_s=wall_s, latencies_ns=array("q"))
 
 
+def append(address: str, topic: str, partitions: int, messages: int, *, size: int, batch: int) -> None:
+    """Write `messages` in batches, to one partition after the other."""
+    data = wire.batch_of(batch, size)
+    requests = [wire.produce_request(topic, partition, data, acks=1) for partition in range(partitions)]
+    with wire.connect(address) as connection:
+        for number in range(messages // batch):
+            connection.sendall(requests[number % partitions])
+            answer = wire.receive_exactly(connection, wire.produce_response_bytes(topic))
+            wire.check_produced(answer, topic)
+
+
 class _Pipe:
     """One connection that always has a block of requests in flight and another queued."""
 

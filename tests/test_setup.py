@@ -243,3 +243,10 @@ def test_the_lock_files_hold_every_declared_dependency() -> None:
 def test_runtime_versions_equal_the_tested_ones() -> None:
     run, dev = (locked(ROOT / "requirements" / f"{name}.lock") for name in ("run", "dev"))
     assert run.items() <= dev.items()
+
+
+def test_the_docs_install_the_package_from_a_checkout_or_a_wheel_as_no_index_has_it() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    commands = [line for page in pages for line in re.findall(r"pip install [^`\n]*", page.read_text())]
+    assert len(commands) > 3
+    assert [each for each in commands if re.search(r"[ '\"]alpacamq\b", each)] == []

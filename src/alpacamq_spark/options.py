@@ -1,8 +1,9 @@
 """Parses and checks the options of the data source, named as in Spark's Kafka source."""
 
+import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -21,12 +22,15 @@ from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import check_topic_name
 from alpacamq.registry.framing import Part
 
+from .client_options import CLIENT_PREFIX, SECURITY_OPTIONS, has_effect, kafka_security
 from .decoding.registry import RegistryAccess
 from .errors import InvalidOption
 from .read.positions import Edge, Positions, read_positions
 from .read.subscription import Subscription, read_subscription
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -47,10 +51,11 @@ READ_OPTIONS = (
     "keyFile",
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
+    "maxTriggerDelay",
     "message",
+    "minOffsetsPerTrigger",
     "minPartitions",
     "passwordFile",
-    "pushFilters",
     "readerSchemas",
     "registry",
     "startingOffsets",
@@ -79,7 +84,7 @@ WRITE_OPTIONS = (
 )
 # Spark's own options, which are passed to sources as well.
 _SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode")
-# Options of the JVM's Kafka client, which have no effect here and do not change results.
+# Options of Spark's Kafka source, which have no effect here and do not change results.
 _WITHOUT_EFFECT = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -87,6 +92,8 @@ _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs",
 )
 MAX_TRANSACTION_MS = 900_000
+MAX_TRIGGER_DELAY_S = 900.0
+_UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 # The columns of parts that are decoded by the schema registry.
 DECODED: Mapping[Part, str] = {Part.VALUE: "data", Part.KEY: "key_data"}
 _ISOLATIONS = {"read_committed": Isolation.COMMITTED, "read_uncommitted": Isolation.UNCOMMITTED}
@@ -115,9 +122,11 @@ class ReadOptions:
     include_headers: bool
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
+    # A micro-batch waits for this many records, but not longer than the delay.
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
     min_partitions: int | None
     max_records_per_partition: int | None
-    push_filters: bool
     group_id: str | None
     # The parts to decode by the schema registry, and the ids of the schemas that they are read as, if given.
     decode: tuple[Part, ...]
@@ -125,6 +134,8 @@ class ReadOptions:
     reader_schemas: Mapping[str, Mapping[Part, int]] | None
     # The message that values of Protobuf schemas have, if not the first.
     message: str | None
+    # Options that were given and have no effect.
+    ignored: tuple[str, ...] = field(compare=False)
 
     def connect(self) -> Cluster:
         return Cluster(*self.servers, login=self.login, tls=self.tls)
@@ -142,6 +153,8 @@ class WriteOptions:
     batch_id: int | None
     transaction_timeout_ms: int
     codec: Codec
+    # Options that were given and have no effect.
+    ignored: tuple[str, ...] = field(compare=False)
 
     def connect(self) -> Cluster:
         return Cluster(*self.servers, login=self.login, tls=self.tls)
@@ -150,6 +163,9 @@ class WriteOptions:
 def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
     """Parse the options of a read. Raises InvalidOption."""
     options = _Options(given, READ_OPTIONS)
+    least, most = options.count("minOffsetsPerTrigger"), options.count("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     if mode is ReadMode.STREAM:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if options.get(name) is not None:
@@ -164,15 +180,17 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         isolation=options.choice("kafka.isolation.level", _ISOLATIONS, Isolation.COMMITTED),
         include_headers=options.choice("includeHeaders", _BOOLEANS, False),
         fail_on_data_loss=options.choice("failOnDataLoss", _BOOLEANS, True),
-        max_offsets_per_trigger=options.count("maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_s=options.seconds("maxTriggerDelay", MAX_TRIGGER_DELAY_S),
         min_partitions=options.count("minPartitions"),
         max_records_per_partition=options.count("maxRecordsPerPartition"),
-        push_filters=options.choice("pushFilters", _BOOLEANS, False),
         group_id=options.get("groupId") or options.get("kafka.group.id"),
         decode=options.parts("decode"),
         registry=options.registry(),
         reader_schemas=options.reader_schemas(),
         message=options.get("message"),
+        ignored=options.ignored,
     )
 
 
@@ -196,7 +214,14 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_id=None if batch is None else options.number("batchId", batch, least=0),
         transaction_timeout_ms=options.count("kafka.transaction.timeout.ms") or MAX_TRANSACTION_MS,
         codec=options.choice("kafka.compression.type", _CODECS, Codec.NONE),
+        ignored=options.ignored,
     )
+
+
+def warn_of_ignored(names: Sequence[str]) -> None:
+    """Write a warning about options without effect to the standard error of Spark's driver."""
+    if names:
+        log.warning("options without effect on the connector: %s", ", ".join(names))
 
 
 class _Options:
@@ -204,10 +229,20 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): text for name, text in given.items()}
-        accepted = {name.lower() for name in (*known, *_SPARK_OPTIONS, *_WITHOUT_EFFECT)}
-        for name in self._given:
-            if name not in accepted:
+        accepted = {name.lower() for name in (*known, *_SPARK_OPTIONS, *SECURITY_OPTIONS)}
+        without_effect = {name.lower(): name for name in _WITHOUT_EFFECT}
+        ignored: dict[str, str] = {}
+        for name, text in self._given.items():
+            if name in accepted:
+                continue
+            if name in without_effect:
+                ignored[name] = without_effect[name]
+            elif not name.startswith(CLIENT_PREFIX):
                 raise InvalidOption(_unknown(name, known))
+            elif not has_effect(name, text, is_read=known is READ_OPTIONS):
+                ignored[name] = name
+        self._security = kafka_security(self.get, ignored)
+        self.ignored = tuple(sorted({*ignored.values(), *self._security.unused}))
 
     def get(self, name: str) -> str | None:
         text = self._given.get(name.lower())
@@ -226,6 +261,8 @@ class _Options:
 
     def login(self) -> Login | None:
         """Return the user, and its password from the file, which the driver reads."""
+        if self._security.is_given:
+            return self._security.login
         user, path = self.get("user"), self.get("passwordFile")
         if user is None and path is None:
             return None
@@ -235,6 +272,8 @@ class _Options:
 
     def tls(self) -> Tls | None:
         """Return how to use TLS, with files that every machine of the job has; None if it is not used."""
+        if self._security.is_given:
+            return self._security.tls
         ca, certificate, key = self.get("caFile"), self.get("certFile"), self.get("keyFile")
         if key is not None and certificate is None:
             raise InvalidOption("keyFile needs certFile")
@@ -280,6 +319,16 @@ class _Options:
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < least:
             raise InvalidOption(f"{name}={text!r} is not a whole number of {least} or more")
         return int(text)
+
+    def seconds(self, name: str, otherwise: float) -> float:
+        """Return a duration, which is a number of milliseconds or has a unit, as in Spark: 30s, 15m."""
+        text = self.get(name)
+        if text is None:
+            return otherwise
+        found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d|)", text.strip().lower())
+        if found is None:
+            raise InvalidOption(f"{name}={text!r} is not a duration such as 500ms, 30s, 15m, 2h or 1d")
+        return int(found[1]) * _UNITS_S[found[2]]
 
     def choice(self, name: str, choices: Mapping[str, T], otherwise: T) -> T:
         text = self.get(name)

@@ -34,21 +34,12 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         return source_schema(include_headers=options.include_headers, decoded=decoded_types(options))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        from pyspark.sql import datasource
-
         from .options import ReadMode, read_options
         from .read.batch import BatchReader
 
-        options = read_options(self.options, ReadMode.BATCH)
-        # Spark 4.1 to 4.3 reuses the filters of one query for the next one on the same frame. Versions
-        # without that bug have `pushLimit`, which came with the fix.
-        if not options.push_filters and not hasattr(datasource.DataSourceReader, "pushLimit"):
-            return BatchReader(options, schema)
-        try:
-            from .read.pushdown import FilteringReader
-        except ImportError:  # before Spark 4.1
-            return BatchReader(options, schema)
-        return FilteringReader(options, schema)
+        # Without `pushFilters`: Spark 4.1 to 4.3 keeps the pushed filters and the plan of a read with its
+        # frame, not with the query, so that another use of the frame reads the wrong rows.
+        return BatchReader(read_options(self.options, ReadMode.BATCH), schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802 - Spark's name
         from .options import ReadMode, read_options
@@ -62,20 +53,22 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         return AdmittingStreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from .options import write_options
+        from .options import warn_of_ignored, write_options
         from .write.writer import BatchWriter, check_reachable
 
         options = write_options(self.options)
+        warn_of_ignored(options.ignored)
         check_reachable(options)
         return BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
-        from .options import write_options
+        from .options import warn_of_ignored, write_options
         from .write.writer import StreamWriter
 
         options = write_options(self.options)
+        warn_of_ignored(options.ignored)
         try:
             from .write.arrow_stream import ArrowStreamWriter
         except ImportError:  # before Spark 4.1

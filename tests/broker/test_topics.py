@@ -43,6 +43,16 @@ class NoDescriptors(SystemDisk):
         super().sync(descriptor)
 
 
+class CountedSyncs(SystemDisk):
+    """The real disk; counts the syncs of files."""
+
+    syncs = 0
+
+    def sync(self, descriptor: int) -> None:
+        self.syncs += 1
+        super().sync(descriptor)
+
+
 @asynccontextmanager
 async def running(path: Path, disk: SystemDisk | None = None) -> AsyncIterator[Broker]:
     broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=path), disk=disk)
@@ -64,6 +74,18 @@ async def test_topics_and_their_settings_survive_a_restart(tmp_path: Path) -> No
         assert len(broker.topics.partitions_of("kept")) == 4
         assert broker.topics.partition("kept", 3).config.retention_ms == 5
         assert broker.topics.find(topic.id.bytes, 0) is broker.topics.partition("kept", 0)
+
+
+async def test_topics_created_or_deleted_together_share_the_syncs_of_the_metadata_log(tmp_path: Path) -> None:
+    disk = CountedSyncs()
+    names = [f"t{number}" for number in range(100)]
+    async with running(tmp_path, disk) as broker:
+        for change in (broker.topics.create, broker.topics.delete, broker.topics.create):
+            before = disk.syncs
+            await asyncio.gather(*map(change, names))
+            assert disk.syncs - before < len(names) / 5
+    async with running(tmp_path) as broker:
+        assert sorted(broker.topics.image.topics) == sorted(names)
 
 
 async def test_a_recreated_topic_does_not_see_the_data_of_the_deleted_one(tmp_path: Path) -> None:

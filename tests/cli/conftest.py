@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.client.kafka.connection import Connection
+from alpacamq.protocol.apis import Api
 from tests.brokers import Broker
 
 from .command import Command, InProcess
@@ -33,6 +35,20 @@ def alpacactl(broker: Broker) -> Command:
 @pytest.fixture
 def ctl(broker: Broker) -> Command:
     return InProcess(broker.address, broker.http_address)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the Kafka requests that commands of this process have sent; to be cleared at will."""
+    sent: list[str] = []
+    exchange = Connection._exchange
+
+    def counting(connection: Connection, api: Api, version: int, body: bytes) -> memoryview:
+        sent.append(api.name)
+        return exchange(connection, api, version, body)
+
+    monkeypatch.setattr(Connection, "_exchange", counting)
+    return sent
 
 
 @pytest.fixture(autouse=True)

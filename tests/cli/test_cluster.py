@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import httpx
 import pytest
 
 from alpacamq.cli.cluster_changes import bar, byte_rate, read_plan, spread
@@ -13,6 +14,7 @@ from alpacamq.wire.cluster import ClusterPartition
 from tests.brokers import Broker
 
 from .command import Command, InProcess
+from .queued import sent
 
 # Nothing listens there.
 DEAD = "127.0.0.1:1"
@@ -41,6 +43,18 @@ def test_status_shows_the_cluster_and_the_broker(ctl: Command, broker: Broker) -
     text = ctl.ok("cluster", "status")
     assert "UNDER-REPLICATED" in text
     assert broker.http_address in text
+
+
+def test_status_counts_the_groups_that_are_listed(ctl: Command, broker: Broker, topic: str) -> None:
+    sent(broker, topic, "a")
+    ctl.ok("queue", "receive", topic, "--group", f"{topic}-queue", "--ack", "--exit")
+    offsets = {"offsets": [{"topic": topic, "partition": 0, "offset": 1}]}
+    http = f"http://{broker.http_address}"
+    for group in (f"{topic}-consumer", f"{topic}-queue"):  # the latter as a queue, too
+        httpx.post(f"{http}/groups/{group}/offsets", json=offsets).raise_for_status()
+    listed = {each["name"] for each in ctl.json("groups", "list")}
+    assert listed >= {f"{topic}-consumer", f"{topic}-queue"}
+    assert ctl.json("cluster", "status")["holds"]["groups"] == len(listed)
 
 
 def test_partitions_are_shown_by_state(ctl: Command, topic: str) -> None:

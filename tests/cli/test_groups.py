@@ -8,8 +8,6 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
-from alpacamq.client.kafka.connection import Connection
-from alpacamq.protocol.apis import Api
 from tests.api.kafka.test_streams_groups import beat, joined
 from tests.api.kafka.wire import wired
 from tests.brokers import Broker
@@ -272,7 +270,7 @@ def test_lag_is_shown_by_group_and_topic(ctl: Command, broker: Broker, topic: st
 
 
 def test_the_lag_of_many_groups_takes_no_more_requests_than_that_of_one(
-    ctl: Command, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+    ctl: Command, broker: Broker, topic: str, requests: list[str]
 ) -> None:
     ctl.ok("topics", "create", topic, "--partitions", "1")
     ctl.ok("produce", topic, stdin=b"1\n2\n3\n")
@@ -281,14 +279,7 @@ def test_the_lag_of_many_groups_takes_no_more_requests_than_that_of_one(
         for offset, group in enumerate(groups):
             offsets = [{"topic": topic, "partition": 0, "offset": min(offset, 3)}]
             http.post(f"/groups/{group}/offsets", json={"offsets": offsets}).raise_for_status()
-    requests: list[str] = []
-    exchange = Connection._exchange
-
-    def counting(connection: Connection, api: Api, version: int, body: bytes) -> memoryview:
-        requests.append(api.name)
-        return exchange(connection, api, version, body)
-
-    monkeypatch.setattr(Connection, "_exchange", counting)
+    requests.clear()
     [one] = ctl.json("groups", "lag", groups[0])
     of_one = requests.copy()
     requests.clear()
@@ -296,6 +287,29 @@ def test_the_lag_of_many_groups_takes_no_more_requests_than_that_of_one(
     assert requests == of_one
     assert (one["lag"], [each["lag"] for each in many]) == (3, [3, 2, 1, 0, 0])
     assert {each["group"] for each in ctl.json("groups", "lag")} >= set(groups)
+    requests.clear()
+    ctl.ok("groups", "delete", groups[0], "--yes")
+    of_one = requests.copy()
+    requests.clear()
+    assert ctl.json("groups", "delete", *groups[1:], "--yes") == {"deleted": groups[1:]}
+    assert requests == of_one
+
+
+def test_the_lag_of_many_share_groups_takes_no_more_requests_than_that_of_one(
+    ctl: Command, broker: Broker, topic: str, requests: list[str]
+) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    groups = [f"{topic}-{number}" for number in range(2)]
+    for group in groups:
+        with share_member(broker, group, topic) as consumer:
+            eventually(lambda: not consumer.poll(0.2) and _partitions(ctl, group))  # noqa: B023 - used at once
+    ctl.ok("produce", topic, stdin=b"1\n2\n3\n")
+    requests.clear()
+    ctl.ok("groups", "lag", groups[0])
+    of_one = requests.copy()
+    requests.clear()
+    assert [each["lag"] for each in ctl.json("groups", "lag", *groups)] == [3, 3]
+    assert requests == of_one
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

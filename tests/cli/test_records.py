@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 
@@ -196,6 +198,38 @@ def test_consume_waits_for_records_and_produce_sends_lines_as_they_arrive(
         assert consumer.communicate(timeout=60)[0] == b"now\n"
         producer.stdin.close()
         assert producer.wait(60) == 0
+
+
+def test_consume_prints_what_matches_a_filter(ctl: Command, topic: str) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    lines = b"".join(b'alice:{"total": %d}\n' % total for total in (5, 150, 300)) + b'bob:{"total": 400}\n'
+    ctl.ok("produce", topic, "--key-separator", ":", stdin=lines)
+    wanted = ("--filter", 'value.total > 100 and key == "alice"')
+    assert consumed(ctl, topic, *wanted) == [b'{"total": 150}', b'{"total": 300}']
+    assert consumed(ctl, topic, *wanted, "--max", "1") == [b'{"total": 150}']
+    assert "character 12: expected" in ctl.fails(2, "consume", topic, "--filter", "value.a == ")
+
+
+def test_consume_waits_on_an_idle_topic_until_it_is_interrupted(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "consume", topic]
+
+    def fetches() -> int:
+        text = httpx.get(f"http://{broker.http_address}/metrics").raise_for_status().text
+        found = re.search(r"^alpacamq_kafka_request_seconds_count\{api=\"Fetch\"\} (\d+)", text, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    before = fetches()
+    with Terminal(command, os.environ) as consume:
+        eventually(lambda: fetches() >= before + 5)
+        assert consume.process.poll() is None
+        alpacactl.ok("produce", topic, stdin=b"at last\n")
+        consume.wait_for("at last")
+        consume.press("\x03")
+        assert consume.ended() == 130
+        assert "Traceback" not in consume.text
 
 
 def test_a_broken_pipe_ends_the_command_quietly(alpacactl: Command, broker: Broker, topic: str) -> None:

@@ -98,6 +98,37 @@ def test_a_misspelt_name_among_several_deletes_none(alpacactl: Command, topic: s
     assert alpacactl("topics", "describe", topic).code == 0
 
 
+def test_many_topics_take_no_more_requests_than_one(
+    ctl: Command, broker: Broker, topic: str, requests: list[str]
+) -> None:
+    names = [f"{topic}-{number}" for number in range(5)]
+
+    def sent(*arguments: str) -> list[str]:
+        requests.clear()
+        ctl.ok(*arguments)
+        return requests.copy()
+
+    assert sent("topics", "create", topic) == sent("topics", "create", *names)
+    of_few = sent("topics", "list")
+    assert len(of_few) == 7  # versions, topics, their leaders, starts and ends, brokers, sizes
+    assert sent("topics", "delete", topic, "--yes") == sent("topics", "delete", *names[1:], "--yes")
+    assert sent("topics", "list") == of_few
+    left = [each["name"] for each in ctl.json("topics", "list")]
+    assert [name for name in left if name.startswith(topic)] == names[:1]
+
+
+def test_a_refused_topic_among_several_does_not_prevent_the_others(ctl: Command, topic: str) -> None:
+    names = [f"{topic}-{number}" for number in range(3)]
+    ctl.ok("topics", "create", names[1])
+    ran = ctl("topics", "create", *names, "a b")
+    assert (ran.code, ran.text) == (1, "")
+    assert f"creating topic {names[1]!r}: TOPIC_ALREADY_EXISTS" in ran.errors
+    assert "creating topic 'a b': INVALID_TOPIC_EXCEPTION" in ran.errors
+    assert f"created {names[0]}, {names[2]}\n" in ran.errors
+    listed = {each["name"] for each in ctl.json("topics", "list")}
+    assert listed >= set(names)
+
+
 def test_creating_a_topic_twice_fails(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("topics", "create", topic)

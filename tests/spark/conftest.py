@@ -52,9 +52,27 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
         yield cluster
 
 
+# A Python whose next process for the source of a stream starts late, if a test asks for that.
+PYTHON = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*)
+    if [ -e {slow} ]; then rm {slow}; sleep 15; fi;;
+esac
+exec {python} "$@"
+"""
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def slow_worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that makes the next worker for the source of a stream slow, if it exists."""
+    return tmp_path_factory.mktemp("python") / "slow"
+
+
+@pytest.fixture(scope="session")
+def spark(slow_worker: Path) -> Iterator[SparkSession]:
+    python = slow_worker.with_name("python")
+    python.write_text(PYTHON.format(slow=slow_worker, python=sys.executable))
+    python.chmod(0o700)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python)
     session = spark_session("tests", master="local[2]", settings=SETTINGS)
     try:
         yield session

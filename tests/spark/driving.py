@@ -23,18 +23,16 @@ def source(broker: Broker, **options: Any) -> AlpacaSource:
     return AlpacaSource(CaseInsensitiveDict({"kafka.bootstrap.servers": broker.address, **named}))
 
 
-def plan(broker: Broker, filters: Iterable[Any] = (), **options: Any) -> tuple[Any, list[Any]]:
+def plan(broker: Broker, **options: Any) -> tuple[Any, list[Any]]:
     """The reader of a batch read, and the ranges it plans."""
-    loaded = source(broker, **({"pushFilters": "true"} if filters else {}), **options)
+    loaded = source(broker, **options)
     reader = loaded.reader(loaded.schema())
-    if filters:
-        assert list(reader.pushFilters(list(filters))) == []
     return reader, list(reader.partitions())
 
 
-def read(broker: Broker, filters: Iterable[Any] = (), **options: Any) -> pa.Table:
+def read(broker: Broker, **options: Any) -> pa.Table:
     """Everything a batch read brings."""
-    reader, ranges = plan(broker, filters, **options)
+    reader, ranges = plan(broker, **options)
     return _table(batch for each in ranges for batch in reader.read(each))
 
 

@@ -224,6 +224,28 @@ def test_a_commit_that_fails_after_its_decision_is_not_undone_by_the_abort(
     assert sink.values() == ["a", "b"]
 
 
+def test_an_abort_by_a_fenced_run_ends_its_transactions_and_not_those_it_had_decided(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = sink.stage(sink.batch(0), ["a"])
+    die_before_showing(monkeypatch, sink, decided)
+    waiting = sink.stage(sink.batch(1), ["b"])
+    with monkeypatch.context() as patch:
+        # The other run takes over, and dies before it completes what was decided.
+        patch.setattr(committing, "commit_transactions", die)
+        with pytest.raises(Died):
+            sink.commit(sink.stage(sink.batch(0, run="second"), ["a"]))
+    with pytest.raises(SinkFenced, match="another query or job writes under"):
+        sink.abort(sink.batch(1), decided, waiting)
+    assert decided.producer is not None
+    assert decided.producer.transactional_id in sink.left_open()
+    assert waiting.producer is not None
+    assert waiting.producer.transactional_id not in sink.left_open()
+    sink.commit(sink.stage(sink.batch(0, run="third"), ["a"]))
+    assert sink.values() == ["a"]
+    assert sink.left_open() == []
+
+
 def test_an_abort_before_the_decision_drops_everything(sink: Sink) -> None:
     batch = sink.batch(0)
     staged = sink.stage(batch, ["a"], 0)

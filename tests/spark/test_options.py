@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from alpacamq.client.connect import Tls
 from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
@@ -69,9 +70,103 @@ def test_a_user_needs_a_password(options: dict[str, str], reason: str) -> None:
         write_options({**SERVERS, **options})
 
 
-def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
-    tuned = {**TOPIC, "kafkaConsumer.pollTimeoutMs": "512", "fetchOffset.numRetries": "3"}
-    assert read_options(tuned, ReadMode.BATCH) == read_options(TOPIC, ReadMode.BATCH)
+def test_options_that_tune_kafkas_client_are_taken_without_effect() -> None:
+    tuned = {
+        **TOPIC,
+        "kafkaConsumer.pollTimeoutMs": "512",
+        "kafka.fetch.min.bytes": "1000",
+        "kafka.max.poll.records": "5",
+        "kafka.enable.auto.commit": "false",
+        # Not used without SASL and TLS, as in Kafka's client.
+        "kafka.sasl.mechanism": "GSSAPI",
+        "kafka.ssl.cipher.suites": "any",
+    }
+    options = read_options(tuned, ReadMode.BATCH)
+    assert options == read_options(TOPIC, ReadMode.BATCH)
+    assert options.ignored == (
+        "kafka.fetch.min.bytes",
+        "kafka.max.poll.records",
+        "kafka.sasl.mechanism",
+        "kafka.ssl.cipher.suites",
+        "kafkaConsumer.pollTimeoutMs",
+    )
+    written = write_options({**SERVERS, "kafka.acks": "all", "kafka.linger.ms": "5", "kafka.retries": "3"})
+    assert written.ignored == ("kafka.linger.ms", "kafka.retries")
+    assert write_options({**SERVERS, "kafka.acks": "1"}).ignored == ("kafka.acks",)
+
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="a\\"b; c";'
+SASL = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-512"}
+
+
+def test_authentication_and_tls_are_those_of_kafkas_client() -> None:
+    given = {
+        **SERVERS,
+        **SASL,
+        "kafka.sasl.jaas.config": JAAS,
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.keystore.type": "pem",
+        "kafka.ssl.keystore.location": "/own.pem",
+    }
+    options = write_options(given)
+    assert options.login == Login(user="ann", password='a"b; c', mechanism="SCRAM-SHA-512")  # noqa: S106
+    assert options.tls == Tls(ca="/ca.pem", certificate="/own.pem")
+    assert options.ignored == ()
+    assert 'a"b; c' not in repr(options)
+    plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required username=ann password="x" ;'
+    login = {
+        "kafka.security.protocol": "sasl_plaintext",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": plain,
+    }
+    unencrypted = read_options({**TOPIC, **login}, ReadMode.STREAM)
+    assert unencrypted.login == Login(user="ann", password="x", mechanism="PLAIN")  # noqa: S106
+    assert unencrypted.tls is None
+    assert write_options({**SERVERS, "kafka.security.protocol": "SSL"}).tls == Tls()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kafka.security.protocol": "TLS"}, "'TLS' is not PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+        ({"kafka.security.protocol": "SSL", "user": "ann"}, "exclude each other"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism=GSSAPI is not one of"),
+        (SASL, "kafka.sasl.jaas.config must be like"),
+        ({**SASL, "kafka.sasl.jaas.config": "x.Krb5LoginModule required;"}, "jaas.config must be like"),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/trusted.jks"},
+            "kafka.ssl.truststore.location=/trusted.jks: kafka.ssl.truststore.type=JKS is not supported",
+        ),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.cipher.suites": "x"},
+            "kafka.ssl.cipher.suites is not supported, and ignoring it could be unsafe",
+        ),
+        ({"kafka.partitioner.class": "com.example.Mine"}, "use the column partition"),
+        ({"kafka.partitioner.ignore.keys": "true"}, "rows go to the partition of their key"),
+        ({"kafka.transactional.id": "x"}, "use transactionalId"),
+        ({"kafka.key.serializer": "x"}, "write binary or string columns"),
+    ],
+)
+def test_options_for_kafkas_client_that_cannot_be_ignored_are_refused(
+    options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(reason)):
+        write_options({**SERVERS, **options})
+
+
+@pytest.mark.parametrize("name", ["kafka.auto.offset.reset", "kafka.value.deserializer"])
+def test_options_that_would_change_what_is_read_are_refused(name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"{name} is not supported"):
+        read_options({**TOPIC, name: "x"}, ReadMode.BATCH)
+
+
+def test_a_batch_can_wait_for_records_for_a_limited_time() -> None:
+    options = read_options({**TOPIC, "minOffsetsPerTrigger": "9"}, ReadMode.STREAM)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_s) == (9, 900)
+    for text, seconds in (("1500", 1.5), ("250ms", 0.25), ("30s", 30), ("15m", 900), ("2 h", 7200)):
+        given = {**TOPIC, "maxTriggerDelay": text}
+        assert read_options(given, ReadMode.STREAM).max_trigger_delay_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -87,6 +182,11 @@ def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
             id="a misspelt name",
         ),
         pytest.param({**TOPIC, "topic": "x"}, "the option 'topic' is for writing", id="for writing"),
+        pytest.param(
+            {**TOPIC, "pushFilters": "true"},
+            "unknown option 'pushfilters'",
+            id="filters, which Spark confuses",
+        ),
         pytest.param({**TOPIC, "path": "x"}, "name topics with subscribe", id="a path"),
         pytest.param(SERVERS, "exactly one of subscribe, subscribePattern, assign", id="nothing to read"),
         pytest.param(
@@ -175,7 +275,6 @@ def test_times_go_before_offsets() -> None:
         ),
         pytest.param({"kafka.compression.type": "rar"}, "'rar' is not one of none, gzip", id="compression"),
         pytest.param({"subscribe": "x"}, "the option 'subscribe' is for reading", id="for reading"),
-        pytest.param({"kafka.acks": "0"}, "unknown option 'kafka.acks'", id="of Kafka's producer"),
     ],
 )
 def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], reason: str) -> None:

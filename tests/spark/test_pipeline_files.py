@@ -39,7 +39,13 @@ REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
             {"source": {"topic": ["a"]}}, r"unknown key source\.topic; did you mean topics\?", id="inner"
         ),
         pytest.param({"source": {}}, "source needs either topics or pattern", id="no topics"),
-        pytest.param({"sink": None}, "sink: Expected object", id="wrong type"),
+        pytest.param({"sink": None}, "sink: Expected a table, got nothing", id="wrong type"),
+        pytest.param(
+            {"sink": {"path": "x", "compression": "zip"}},
+            r"sink\.compression = 'zip' is not one of zstd, snappy, gzip, lz4, none; did you mean gzip\?",
+            id="a choice",
+        ),
+        pytest.param({"decode": "avro"}, "decode = 'avro' is not one of registry", id="the only choice"),
         pytest.param(
             {"steps": [{"do": "sort"}]}, r"steps\[1\] has do = 'sort'; .* filter, compact", id="step"
         ),
@@ -79,6 +85,24 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
             r"sources\.a: decode and format exclude each other",
         ),
         ({**TRANSFORM, "sink": {"topic": "x", "path": "y"}}, "either topic or path"),
+        (
+            {**TRANSFORM, "sources": {"a": {}, "b": {"malformed": "skip"}}},
+            r"sources\.b\.malformed = 'skip' is not one of keep, drop, fail",
+        ),
+        (
+            {**TRANSFORM, "sources": {"a": {}, "b": {"max_records": "all"}}},
+            r"sources\.b\.max_records: Expected a whole number",
+        ),
+        ({**TRANSFORM, "sources": {"a": 3}}, r"sources\.a: Expected a table, got a whole number"),
+        ({**TRANSFORM, "sources": {"b": {"topic": "y"}}}, r"sink\.topic: 'y' is the topic of sources\.b"),
+        ({**TRANSFORM, "sources": {"y": {}}}, r"sink\.topic: 'y' is the topic of sources\.y"),
+        ({**REPLAY, "source": {"topics": ["x", "y"]}}, r"sink\.topic: 'y' is a topic of the source"),
+        ({**REPLAY, "source": {"pattern": "x|y"}}, r"sink\.topic: 'y' is a topic of the source"),
+        ({**REPLAY, "source": {"pattern": "("}}, r"source\.pattern: '\(' is not a regular expression"),
+        (
+            {"kind": "analytics", "source": {"archive": "x"}, "sink": {"path": "x"}},
+            r"sink\.path: 'x' is the archive that the pipeline reads",
+        ),
         (
             {**REPLAY, "source": {"topics": ["a"], "from": "yesterday"}},
             r"source\.from: 'yesterday' is not a time",

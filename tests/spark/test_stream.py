@@ -16,7 +16,7 @@ from alpacamq_spark.read.stream import PlainStreamReader
 from tests.brokers import Broker
 from tests.waiting import eventually
 
-from .driving import HAS_ADMISSION_CONTROL, Stream, source, values
+from .driving import HAS_ADMISSION_CONTROL, Stream, plan, source, values
 from .topics import make_topic, produce
 
 
@@ -83,6 +83,54 @@ def test_a_reader_without_the_start_of_a_batch_never_goes_back(
     produce(broker, topic, numbers(*range(50, 75)))
     assert [reader.latestOffset()[topic]["0"] for _ in range(4)] == [60, 70, 75, 75]
     reader.stop()
+
+
+def test_a_batch_waits_for_enough_records(broker: Broker, cluster: Cluster, topic: str) -> None:
+    """Except the first of a run, as with Spark's Kafka source."""
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, numbers(1))
+    stream = Stream(broker, subscribe=topic, minOffsetsPerTrigger=3)
+    assert values(stream.batch()) == numbers(1)
+    produce(broker, topic, numbers(2, 3))
+    assert values(stream.batch()) == []
+    produce(broker, topic, numbers(4))
+    assert values(stream.batch()) == numbers(2, 3, 4)
+    produce(broker, topic, numbers(5))
+    assert values(stream.batch()) == []
+    stream.stop()
+    impatient = Stream(
+        broker, stream.position, subscribe=topic, minOffsetsPerTrigger=3, maxTriggerDelay="0ms"
+    )
+    assert values(impatient.batch()) == numbers(5)
+    produce(broker, topic, numbers(6))
+    assert values(impatient.batch()) == numbers(6)
+    impatient.stop()
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark has it from 4.2 on")
+def test_a_query_with_available_now_waits_for_nothing(broker: Broker, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, numbers(1, 2, 3, 4))
+    stream = Stream(broker, subscribe=topic, minOffsetsPerTrigger=3, maxOffsetsPerTrigger=3)
+    stream.reader.prepareForTriggerAvailableNow()
+    assert [values(stream.batch()) for _ in range(3)] == [numbers(1, 2, 3), numbers(4), []]
+    stream.stop()
+
+
+def test_options_without_effect_are_named_once(
+    broker: Broker, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    tuned = {"kafka.fetch.min.bytes": "9", "kafka.max.poll.records": "5"}
+    stream = Stream(broker, subscribe=topic, **tuned)
+    stream.batch()
+    stream.batch()
+    stream.stop()
+    expected = "options without effect on the connector: kafka.fetch.min.bytes, kafka.max.poll.records"
+    assert caplog.messages == [expected]
+    caplog.clear()
+    plan(broker, subscribe=topic, **tuned)
+    assert caplog.messages == [expected]
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark has it from 4.2 on")

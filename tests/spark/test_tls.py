@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from alpacamq.cli.main import main
@@ -73,6 +74,37 @@ def publish(broker: Broker, root: Path, topic: str, value: bytes) -> None:
     )
     producer.produce(topic, value)
     assert producer.flush(30) == 0
+
+
+def test_the_security_options_of_kafkas_client_reach_the_broker(
+    broker: Broker, cluster: Cluster, root: Path, topic: str, spark: SparkSession
+) -> None:
+    """Code for Spark's own Kafka source and sink needs only another format, whatever it sets."""
+    make_topic(cluster, topic, partitions=1)
+    own = root / "own.pem"
+    own.write_text((root / "client.pem").read_text() + (root / "client.key").read_text())
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    options = {
+        "kafka.bootstrap.servers": broker.address,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f'{module} required username="{USER}" password="{PASSWORD}";',
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(root / "ca.pem"),
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": str(own),
+        "kafka.request.timeout.ms": "5000",
+        "kafka.client.id": "tea",
+    }
+    writer = spark.sql("SELECT 'tea' value").write.format("alpacamq").options(**options)
+    writer = writer.option("kafka.acks", "all").option("kafka.linger.ms", "5").option("topic", topic)
+    writer.mode("append").save()
+    reader = spark.read.format("alpacamq").options(**options).option("subscribe", topic)
+    frame = reader.option("kafka.fetch.max.bytes", "1000000").option("fetchOffset.numRetries", "3").load()
+    assert [row.value for row in frame.collect()] == [b"tea"]
+    wrong = reader.option("kafka.sasl.jaas.config", options["kafka.sasl.jaas.config"].replace(PASSWORD, "x"))
+    with pytest.raises(PySparkException, match="wrong user name or password"):
+        wrong.load().collect()
 
 
 def transform(root: Path, broker: Broker, topic: str, *lines: str) -> Path:

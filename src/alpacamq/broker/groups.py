@@ -119,6 +119,10 @@ class Groups:
         """
         return self._current(request, await self._machines.ask_here(with_topic_ids(request, self._topic_id)))
 
+    def loaded_host(self, group: str) -> StateMachineHost[GroupCoordinator] | None:
+        """Return the host of a group's coordinator; None unless it is on this broker, and loaded."""
+        return self._machines.loaded_host(group)
+
     def _current(self, request: GroupRequest[R], reply: R) -> R:
         """Return a reply without the offsets of deleted topics."""
         if isinstance(request, FetchOffsetsRequest) and request.partitions is None:

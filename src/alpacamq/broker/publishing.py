@@ -1,9 +1,12 @@
 """Publishes messages of the HTTP and SQS APIs: chooses partitions, builds batches, schedules delays."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import cast
 
 import msgspec
 
@@ -23,14 +26,22 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
-from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.records import Header, NewRecord, write_new_batch
 from alpacamq.model.topics import INT64_MAX, INTERNAL_TOPICS, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
-from .partition.appends import Acks, Append
+from .later import Later
+from .partition.appends import Acks, Append, completed
 from .partition.leader import Partition, WriteBatcher
-from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
+from .partition.validation import (
+    admit,
+    admit_own,
+    check_timestamps,
+    check_writable,
+    compression_level,
+    stored_codec,
+)
 from .remote.appends import Placed, RemoteAppends, placed
 from .remote.transactional_appends import TransactionalAppends, TransactionalProducer
 from .schemas.checks import SchemaChecks
@@ -76,41 +87,34 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A message's index among the results of its call, and its record."""
-
-    at: int
-    record: Record
-
-    @property
-    def max_bytes(self) -> int:
-        """An upper bound of the record's size in a batch."""
-        _, _, key, value, headers = self.record
-        size = _RECORD_BYTES + len(key or b"") + len(value or b"")
-        for name, content in headers:
-            size += 4 * len(name) + len(content or b"") + _HEADER_BYTES
-        return size
+def max_bytes(record: NewRecord) -> int:
+    """Return an upper bound of a record's size in a batch."""
+    key, value, headers, _ = record
+    size = _RECORD_BYTES
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    for name, content in headers:
+        size += 4 * len(name) + len(content or b"") + _HEADER_BYTES
+    return size
 
 
-def in_batches(entries: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[Entry]]:
-    """Split into as few batches as surely fit the limit; a message larger than the limit is alone."""
+def in_batches(records: Sequence[NewRecord], limit_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield first, end and an upper bound of the size of as few batches as surely fit the limit.
+
+    A record larger than the limit is alone.
+    """
     first = 0
     size = HEADER_BYTES
-    for index, entry in enumerate(entries):
-        size += entry.max_bytes
-        if size > limit_bytes and index > first:
-            yield entries[first:index]
+    for index, record in enumerate(records):
+        bytes_more = max_bytes(record)
+        if size + bytes_more > limit_bytes and index > first:
+            yield first, index, size
             first = index
-            size = HEADER_BYTES + entry.max_bytes
-    yield entries[first:]
-
-
-def packed(
-    entries: Sequence[Entry], codec: Codec = Codec.NONE, level: int | None = None, attributes: int = 0
-) -> bytearray:
-    """Pack messages into one batch, in order."""
-    records = [entry.record._replace(offset=delta) for delta, entry in enumerate(entries)]
-    return write_batch(records, codec=codec, level=level, attributes=attributes)
+            size = HEADER_BYTES
+        size += bytes_more
+    yield first, len(records), size
 
 
 __all__ = ["Message", "Publication", "Published", "Publisher", "TransactionalProducer"]
@@ -122,7 +126,7 @@ _COMPRESSED_ON_LOOP_BYTES = 16 << 10
 _UNKNOWN_ORIGIN = Origin()
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class Published(msgspec.Struct, frozen=True):
     """The place of a published message. A delayed one has an id within its partition instead of an offset."""
 
     topic: str
@@ -145,15 +149,26 @@ class _Batch:
 
     target: Target
     index: int
-    entries: Sequence[Entry]
+    # The places of its messages among the results of the call.
+    places: Sequence[int]
+    records: Sequence[NewRecord]
     data: bytearray
     # Of a partition that this broker leads.
     append: Append | None = None
     outcome: Placed | AlpacaError | None = None
 
 
+# The messages of one partition: their places among the results of the call, and their records.
+_Sorted = tuple[list[int], list[NewRecord]]
+
+
 class Publication:
     """The results of one `publish` in the order of its messages, and the number of pending batches."""
+
+    __slots__ = (
+        "_batches", "_missing", "_then", "acks", "may_send", "origin", "received_us", "results",
+        "stamps_time", "timeout_ms", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -179,11 +194,11 @@ class Publication:
         self.results: list[Result | None] = [None] * count
         self._batches: list[_Batch] = []
         self._missing = 0
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._then: Callable[[], None] | None = None
 
-    def refuse(self, entries: Sequence[Entry], error: AlpacaError) -> None:
-        for entry in entries:
-            self.results[entry.at] = error
+    def refuse(self, places: Iterable[int], error: AlpacaError) -> None:
+        for place in places:
+            self.results[place] = error
 
     def staged(self, batch: _Batch) -> None:
         self._batches.append(batch)
@@ -192,41 +207,47 @@ class Publication:
     def done(self) -> None:
         """Count a batch that is durable or refused."""
         self._missing -= 1
-        if not self._missing and not self._done.done():
-            self._done.set_result(None)
+        if not self._missing and self._then is not None:
+            then, self._then = self._then, None
+            then()
 
     async def finished(self) -> list[Result]:
         """Return the result of each message, in order, once every batch has one."""
         if self._missing:
-            await self._done
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._then = lambda: None if done.done() else done.set_result(None)
+            await done
         return self._all_results()
 
     def when_done(self, act: Callable[[list[Result]], None]) -> None:
-        """Call something with what `finished` returns."""
+        """Call something with what `finished` returns, which must not raise anything."""
         if self._missing:
-            self._done.add_done_callback(lambda _: act(self._all_results()))
+            self._then = lambda: act(self._all_results())
         else:
             act(self._all_results())
 
     def _all_results(self) -> list[Result]:
         for batch in self._batches:
             self._set_results(batch)
-        return [_certain(result) for result in self.results]
+        return cast("list[Result]", self.results)
 
     def _set_results(self, batch: _Batch) -> None:
         outcome = batch.outcome if batch.append is None else _placed(batch.target, batch.append)
         assert outcome is not None
         if isinstance(outcome, AlpacaError):
-            self.refuse(batch.entries, outcome)
+            self.refuse(batch.places, outcome)
             return
-        for delta, entry in enumerate(batch.entries):
-            offset = outcome.base_offset + delta
-            self.results[entry.at] = Published(
-                topic=self.topic,
-                partition=batch.index,
-                offset=offset,
-                timestamp_ms=outcome.timestamp_ms if self.stamps_time else entry.record.timestamp_ms,
-                trace_id=outcome.traces.get(offset),
+        topic, index, results, traces = self.topic, batch.index, self.results, outcome.traces
+        time_ms = outcome.timestamp_ms if self.stamps_time else None
+        for offset, (place, record) in enumerate(
+            zip(batch.places, batch.records, strict=True), outcome.base_offset
+        ):
+            results[place] = Published(
+                topic,
+                index,
+                offset,
+                record[3] if time_ms is None else time_ms,
+                trace_id=traces.get(offset) if traces else None,
             )
 
 
@@ -357,56 +378,144 @@ class Publisher:
         partitions: Sequence[Target] = self._topics.partitions_of(topic) or await self._targets(topic)
         config = self._topics.config_of(self._topics.image.topic(topic))
         self._check_storage(topic)
-        by_broker = config.message_timestamp_type == "LogAppendTime"
         call = Publication(
             topic,
             len(messages),
             origin,
-            stamps_time=by_broker,
+            stamps_time=config.message_timestamp_type == "LogAppendTime",
             may_send=may_send,
             acks=acks,
             timeout_ms=timeout_ms,
         )
         refused = await self._refused_by_schema(topic, config, messages) if config.checks_schemas else {}
-        context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
-        now_ms, time_ms = self._clock.now_ms(), self._delays.now_ms()
-        immediate: dict[int, list[Entry]] = {}
-        delayed: list[tuple[int, DelayedMessage]] = []
-        spread: int | None = None  # the partition of this call's messages without a key
-        for at, message in enumerate(messages):
-            if (fault := message.fault(config, now_ms) or refused.get(at)) is not None:
-                call.results[at] = fault
-                continue
-            if (index := message.partition) is None:
-                if message.key is not None:
-                    index = partition_for_key(message.key, len(partitions))
-                else:
-                    index = spread = self.next_in_turn(topic, len(partitions)) if spread is None else spread
-            elif not 0 <= index < len(partitions):
-                call.results[at] = UnknownTopic(
-                    f"topic {topic!r} has {len(partitions)} partitions, no partition {index}"
-                )
-                continue
-            headers = message.all_headers
-            if context and not any(header.key == TRACEPARENT for header in headers):
-                headers += context
-            due_ms = message.deliver_at_ms
-            if due_ms is None and config.queue_delay_ms:
-                due_ms = time_ms + config.queue_delay_ms
-            if due_ms is not None and due_ms > time_ms:
-                if producer is not None:
-                    call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
-                else:
-                    delayed.append((at, _delayed(topic, index, due_ms, message, headers)))
-                continue
-            timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
-            record = Record(0, timestamp_ms, message.key, message.value, headers)
-            immediate.setdefault(index, []).append(Entry(at, record))
+        now_ms = self._clock.now_ms()
+        immediate, delayed = self._sorted(
+            call, messages, len(partitions), config, now_ms, traceparent, refused=refused, producer=producer
+        )
         if immediate:
             await self._append(call, partitions, immediate, config, producer)
         if delayed:
             await self._schedule(call, delayed, config, now_ms)
         return call
+
+    def publish_later(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        origin: Origin = _UNKNOWN_ORIGIN,
+        traceparent: bytes | None = None,
+    ) -> Later[list[Result]]:
+        """Do the same as `publish`, without a task if nothing but the disk has to be waited for."""
+        try:
+            begun = self._begin_now(topic, messages, origin=origin, traceparent=traceparent)
+        except AlpacaError as error:
+            return Later.of(error.with_traceback(None))
+        if begun is None:
+            return Later.of(self.publish(topic, messages, origin=origin, traceparent=traceparent))
+        later: Later[list[Result]] = Later()
+        begun.when_done(later.set_result)
+        return later
+
+    def _begin_now(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        origin: Origin = _UNKNOWN_ORIGIN,
+        traceparent: bytes | None = None,
+    ) -> Publication | None:
+        """Do the same as `begin`; return None if that has to wait for something, and has not begun.
+
+        It need not wait for most topics: those that are led here, without schemas, delays and compression.
+        """
+        found = self._topics.image.topics.get(TopicName(topic))
+        if found is None or topic in INTERNAL_TOPICS:
+            return None
+        partitions = self._topics.led_of(topic)
+        if len(partitions) < found.partitions:
+            return None
+        config = self._topics.config_of(found)
+        if (
+            config.checks_schemas
+            or config.queue_delay_ms
+            or stored_codec(config) not in (None, Codec.NONE)
+            or any(message.deliver_at_ms for message in messages)
+        ):
+            return None
+        self._check_storage(topic)
+        call = Publication(
+            topic, len(messages), origin, stamps_time=config.message_timestamp_type == "LogAppendTime"
+        )
+        now_ms = self._clock.now_ms()
+        immediate, _ = self._sorted(call, messages, found.partitions, config, now_ms, traceparent)
+        for index, (places, records) in immediate.items():
+            partition = partitions[index]
+            for first, end, _ in in_batches(records, config.max_message_bytes):
+                some = records[first:end]
+                batch = _Batch(partition, index, places[first:end], some, write_new_batch(some))
+                self._stage(call, batch, partition, now_ms)
+        self._staged.commit_soon()
+        return call
+
+    def _sorted(
+        self,
+        call: Publication,
+        messages: Sequence[Message],
+        count: int,
+        config: TopicConfig,
+        now_ms: int,
+        traceparent: bytes | None,
+        *,
+        refused: Mapping[int, AlpacaError] = MappingProxyType({}),
+        producer: TransactionalProducer | None = None,
+    ) -> tuple[dict[int, _Sorted], list[tuple[int, DelayedMessage]]]:
+        """Return the messages to append by partition, of which there are `count`, and those to delay.
+
+        The others have a result.
+        """
+        topic, needs_key = call.topic, config.is_compacted
+        context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
+        immediate: dict[int, _Sorted] = {}
+        delayed: list[tuple[int, DelayedMessage]] = []
+        spread: int | None = None  # the partition of this call's messages without a key
+        time_ms: int | None = None
+        for at, message in enumerate(messages):
+            key, timestamp_ms = message.key, message.timestamp_ms
+            if (timestamp_ms is not None or needs_key or refused) and (
+                fault := message.fault(config, now_ms) or refused.get(at)
+            ) is not None:
+                call.results[at] = fault
+                continue
+            if (index := message.partition) is None:
+                if key is not None:
+                    index = partition_for_key(key, count)
+                else:
+                    index = spread = self.next_in_turn(topic, count) if spread is None else spread
+            elif not 0 <= index < count:
+                call.results[at] = UnknownTopic(
+                    f"topic {topic!r} has {count} partitions, no partition {index}"
+                )
+                continue
+            headers = message.headers if message.lane is None else message.all_headers
+            if context and not any(header.key == TRACEPARENT for header in headers):
+                headers += context
+            due_ms = message.deliver_at_ms
+            if due_ms or (due_ms is None and config.queue_delay_ms):
+                if time_ms is None:
+                    time_ms = self._delays.now_ms()
+                due_ms = time_ms + config.queue_delay_ms if due_ms is None else due_ms
+                if due_ms > time_ms:
+                    if producer is not None:
+                        call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
+                    else:
+                        delayed.append((at, _delayed(topic, index, due_ms, message, headers)))
+                    continue
+            if (found := immediate.get(index)) is None:
+                found = immediate[index] = [], []
+            found[0].append(at)
+            found[1].append((key, message.value, headers, now_ms if timestamp_ms is None else timestamp_ms))
+        return immediate, delayed
 
     async def _refused_by_schema(
         self, topic: str, config: TopicConfig, messages: Sequence[Message]
@@ -443,29 +552,30 @@ class Publisher:
         self,
         call: Publication,
         partitions: Sequence[Target],
-        immediate: dict[int, list[Entry]],
+        immediate: Mapping[int, _Sorted],
         config: TopicConfig,
         producer: TransactionalProducer | None,
     ) -> None:
         """Begin to append every batch of the call."""
-        codec, level = stored_codec(config) or Codec.NONE, compression_level(config)
+        codec = stored_codec(config) or Codec.NONE
         attributes = 0 if producer is None else TRANSACTIONAL
+        pack = partial(write_new_batch, codec=codec, level=compression_level(config), attributes=attributes)
         batches = []
-        for index, all_entries in immediate.items():
-            for entries in in_batches(all_entries, config.max_message_bytes):
-                if codec is Codec.NONE or sum(e.max_bytes for e in entries) <= _COMPRESSED_ON_LOOP_BYTES:
-                    data = packed(entries, codec, level, attributes)
+        for index, (places, records) in immediate.items():
+            for first, end, size in in_batches(records, config.max_message_bytes):
+                some = records[first:end]
+                if codec is Codec.NONE or size <= _COMPRESSED_ON_LOOP_BYTES:
+                    data = pack(some)
                 else:
-                    data = await asyncio.get_running_loop().run_in_executor(
-                        self._executor, packed, entries, codec, level, attributes
-                    )
-                batches.append(_Batch(partitions[index], index, entries, data))
+                    data = await asyncio.get_running_loop().run_in_executor(self._executor, pack, some)
+                batches.append(_Batch(partitions[index], index, places[first:end], some, data))
         if producer is not None:
             await self._append_in_transaction(call, batches, config, producer)
             return
+        now_ms = self._clock.now_ms()
         for batch in batches:
             if isinstance(batch.target, Partition):
-                self._stage(call, batch, batch.target)
+                self._stage(call, batch, batch.target, now_ms)
             else:
                 self._submit(call, batch, batch.target, config)
         self._staged.commit_soon()
@@ -494,18 +604,18 @@ class Publisher:
                 call.staged(batch)
                 call.done()
 
-    def _stage(self, call: Publication, batch: _Batch, partition: Partition) -> None:
+    def _stage(self, call: Publication, batch: _Batch, partition: Partition, now_ms: int) -> None:
         try:
-            data, header = admit(batch.data, partition.config, self._clock.now_ms())
+            data, header = admit_own(batch.data, partition.config, now_ms)
         except AlpacaError as error:
-            call.refuse(batch.entries, error.with_traceback(None))
+            call.refuse(batch.places, error.with_traceback(None))
             return
         trace = None
         if (traces := partition.traces) is not None:
-            records = [entry.record for entry in batch.entries]
-            trace = traces.publish_trace(records, call.origin, call.received_us)
+            trace = traces.publish_trace(batch.records, call.origin, call.received_us)
 
         def ended() -> None:
+            append.done = completed
             # Only if nothing was written: the next leader does not recognise it.
             if isinstance(append.outcome, NotLeader) and append.data and not self._appends.is_alone:
                 batch.append = None
@@ -525,7 +635,7 @@ class Publisher:
         try:
             admit(batch.data, config, self._clock.now_ms())
         except AlpacaError as error:
-            call.refuse(batch.entries, error.with_traceback(None))
+            call.refuse(batch.places, error.with_traceback(None))
             return False
         return True
 
@@ -534,7 +644,7 @@ class Publisher:
         absence = self._topics.absence(place.topic_id.bytes, place.partition)
         is_starting = self._appends.is_alone or self._topics.is_recovering
         if isinstance(absence, PartitionNotReady) and is_starting:
-            call.refuse(batch.entries, absence)
+            call.refuse(batch.places, absence)
             return
         if not self._is_admitted(call, batch, config):
             return
@@ -562,9 +672,9 @@ class Publisher:
         """Schedule delayed messages. Each is validated on its own: an error does not affect the others."""
         fitting = []
         for at, message in delayed:
-            record = Record(0, now_ms, message.key, message.value, message.headers)
+            record = (message.key, message.value, message.headers, now_ms)
             try:
-                admit(packed([Entry(at, record)]), config, now_ms)
+                admit_own(write_new_batch([record]), config, now_ms)
             except AlpacaError as error:
                 call.results[at] = error.with_traceback(None)
             else:
@@ -614,8 +724,3 @@ def _delayed(
         value=message.value,
         headers=headers,
     )
-
-
-def _certain(result: Result | None) -> Result:
-    assert result is not None
-    return result

@@ -232,6 +232,10 @@ class Topics:
             return ()
         return [led[index] for index in range(topic.partitions)]
 
+    def led_of(self, name: str) -> Mapping[int, Partition]:
+        """Return the partitions of a topic that this broker leads, by index."""
+        return self._replicas.led_of(name.encode())
+
     def every_partition_of(self, name: str) -> Sequence[Partition]:
         """Return a topic's partitions in order; raise why this broker does not lead one of them."""
         if found := self.partitions_of(name):

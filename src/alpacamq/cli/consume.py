@@ -15,6 +15,7 @@ from .yaml import Plain, yaml
 
 if TYPE_CHECKING:
     from alpacamq.client.kafka.reader import Delivery
+    from alpacamq.model.message_filter import Filter
 
 
 _EXAMPLES = (
@@ -22,6 +23,7 @@ _EXAMPLES = (
     "alpacactl consume orders --from 1h --exit --key-separator :",
     "alpacactl consume orders --from earliest --max 3 -o json",
     "alpacactl consume orders --partition 0 --from 0 --exit > orders.txt",
+    """alpacactl consume orders --exit --filter 'value.total > 100 and key == "alice"'""",
     "alpacactl consume payments --schema --exit",
 )
 
@@ -41,6 +43,11 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument("--exit", action="store_true", help="stop at the current end of the topic")
     parser.add_argument("--partition", type=index, metavar="N", help="only this partition")
     parser.add_argument(
+        "--filter", type=_filter, metavar="EXPRESSION",
+        help="only records that match, such as 'value.total > 100'; over value, key, headers, partition, "
+        "offset and timestamp",
+    )  # fmt: skip
+    parser.add_argument(
         "--isolation", choices=("committed", "uncommitted"), default="committed",
         help="committed skips records of open and aborted transactions (default: committed)",
     )  # fmt: skip
@@ -59,6 +66,16 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         parser.add_examples(_EXAMPLES)
 
 
+def _filter(text: str) -> "Filter":
+    """Parse a filter expression."""
+    from alpacamq.model.message_filter import Filter, InvalidFilter
+
+    try:
+        return Filter(text)
+    except InvalidFilter as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _consume(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.errors import NotFound
     from alpacamq.client.kafka.offsets import Isolation, extents
@@ -68,6 +85,7 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
     isolation = Isolation[parsed.isolation.upper()]
     start = parsed.start or (Earliest() if parsed.exit else Latest())
     decoder = RecordDecoder(parsed)
+    wanted: Filter | None = parsed.filter
     show = _Printer(parsed, output.form, decoder)
     with connect(parsed) as cluster:
         places = find_topic(cluster, parsed.topic).all_partitions()
@@ -86,6 +104,8 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
                 return decoder.finish()
             for delivery in reader.read():
                 if parsed.exit and delivery.record.offset >= spans[delivery.partition].end:
+                    continue
+                if wanted is not None and not wanted.matches(delivery.partition.partition, delivery.record):
                     continue
                 show(delivery)
                 shown += 1

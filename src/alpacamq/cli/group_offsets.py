@@ -17,6 +17,7 @@ from alpacamq.client.kafka.offsets import (
     ends,
     extents,
     share_group_offsets,
+    share_group_offsets_of,
 )
 from alpacamq.client.kafka.topics import find_topic, list_topics
 from alpacamq.model.ids import TopicPartition
@@ -162,7 +163,7 @@ def progress(cluster: Cluster, group: Group) -> list[Progress]:
 
 
 def _progress(cluster: Cluster, groups: Sequence[Group]) -> list[list[Progress]]:
-    shared = {each.name: share_group_offsets(cluster, each.name) for each in groups if each.kind == SHARE}
+    shared = share_group_offsets_of(cluster, [each.name for each in groups if each.kind == SHARE])
     committed = committed_offsets_of(cluster, [each.name for each in groups if each.kind != SHARE])
     for name, partitions in shared.items():
         committed[name] = {place: found.start for place, found in partitions.items()}

@@ -217,15 +217,14 @@ def _rebalances(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import delete_group, find_groups
+    from alpacamq.client.kafka.groups import delete_groups, find_groups
 
+    names = list(dict.fromkeys(parsed.groups))
     with connect(parsed) as cluster:
-        # A misspelt name must not leave half of the others deleted.
-        find_groups(cluster, parsed.groups)
-        confirm(parsed, f"delete {', '.join(parsed.groups)} and its offsets")
-        for name in parsed.groups:
-            delete_group(cluster, name)
-    output.done({"deleted": parsed.groups}, f"deleted {', '.join(parsed.groups)}")
+        find_groups(cluster, names)  # what does not exist is not asked about
+        confirm(parsed, f"delete {', '.join(names)} and its offsets")
+        delete_groups(cluster, names)
+    output.done({"deleted": names}, f"deleted {', '.join(names)}")
 
 
 def _reset(parsed: argparse.Namespace, output: Output) -> None:

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpacamq.model.errors import AlpacaError
+
 from .commands import add_verb, broker_addresses, verbs_of
 from .output import Output, Table, print_message
 from .parsing import CommandError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from alpacamq_spark.pipelines.run import BrokerAccess, Report
 
     from .target import Target
+    from .yaml import Plain
 
 DIRECTORY = "pipelines"
 _FILE_HELP = "the pipeline's file, TOML or YAML"
@@ -138,7 +141,7 @@ def _run(parsed: argparse.Namespace, output: Output) -> None:
 
     interruption = Interruption()
     line = ProgressLine()
-    listener = ProgressListener(say=line.say, batch=line.batch)
+    listener = ProgressListener(say=line.say, batch=line.batch, running=line.running)
     runnable = pipeline.executing() if parsed.execute else pipeline
     try:
         outcome = runnable.run(listener=listener, interruption=interruption)
@@ -161,12 +164,30 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 def _validate(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.pipelines import load
 
-    pipelines = [load(path) for path in parsed.files]
-    checked = [
-        {"file": str(path), "name": each.name, "kind": each.definition.kind}
-        for path, each in zip(parsed.files, pipelines, strict=True)
-    ]
-    output.show(checked, Table(["file", "pipeline", "kind"], [list(each.values()) for each in checked]))
+    checked: list[dict[str, Plain]] = []
+    errors: list[AlpacaError] = []
+    for path in parsed.files:
+        try:
+            pipeline = load(path)
+        except AlpacaError as error:
+            errors.append(error)
+            checked.append(
+                {"file": str(path), "name": None, "kind": None, "valid": False, "error": str(error)}
+            )
+        else:
+            kind = pipeline.definition.kind
+            checked.append(
+                {"file": str(path), "name": pipeline.name, "kind": kind, "valid": True, "error": None}
+            )
+    if len(parsed.files) > len(errors) or len(errors) > 1:
+        rows = [list(row.values())[:4] for row in checked]
+        output.show(checked, Table(["file", "pipeline", "kind", "valid"], rows))
+    if len(errors) == 1:
+        raise errors[0]
+    for each in errors:
+        print_message(str(each))
+    if errors:
+        raise CommandError(f"{len(errors)} of {len(checked)} files are not valid")
 
 
 def _status(parsed: argparse.Namespace, output: Output) -> None:

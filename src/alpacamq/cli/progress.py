@@ -14,19 +14,37 @@ if TYPE_CHECKING:
 _CLEAR = "\r\x1b[K"
 
 
+# Elsewhere than on a terminal, between two lines; and until a batch that runs is shown.
+_LINE_EVERY_S = 5.0
+
+
 class ProgressLine:
     """Shows completed batches, and messages between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.is_terminal = sys.stderr.isatty()
+        self._now = now
         self._is_open = False
+        self._next_at = now()
+        # The last text if it was not printed yet.
+        self._waiting: str | None = None
 
     def batch(self, done: "BatchDone") -> None:
+        """Show a batch: on a terminal at once, elsewhere as a line every few seconds."""
         lag = "" if done.lag is None else f"  lag {done.lag:,}"
-        self.show(
+        self._show_in_turn(
             f"batch {done.batch}  {done.rows:,} rows  {_rate(done.rows_per_second)} rows/s{lag}  "
             f"{done.total_rows:,} in all"
         )
+
+    def running(self, elapsed_s: float) -> None:
+        """Show that a batch has been running for some time."""
+        if not self.is_terminal:
+            if self._now() < self._next_at:
+                return
+            self._print_waiting()
+        if elapsed_s >= _LINE_EVERY_S and (self.is_terminal or self._now() >= self._next_at):
+            self._show_in_turn(f"a batch has been running for {elapsed_s:,.0f} s")
 
     def show(self, text: str) -> None:
         """Show the current progress."""
@@ -43,10 +61,25 @@ class ProgressLine:
 
     def end(self) -> None:
         """End the line, so that further output starts on a new one."""
+        self._print_waiting()
         if self._is_open:
             sys.stderr.write("\n")
             sys.stderr.flush()
             self._is_open = False
+
+    def _show_in_turn(self, text: str) -> None:
+        if self.is_terminal:
+            self.show(text)
+            return
+        self._waiting = text
+        if self._now() >= self._next_at:
+            self._print_waiting()
+
+    def _print_waiting(self) -> None:
+        if self._waiting is not None:
+            print_message(self._waiting)
+            self._waiting = None
+            self._next_at = self._now() + _LINE_EVERY_S
 
 
 def _rate(per_second: float) -> str:

@@ -15,7 +15,7 @@ from .commands import (
     topic_name,
     verbs_of,
 )
-from .output import Output, Table
+from .output import Output, Table, print_message
 from .parsing import UsageError
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     partitions.add_argument("topic", type=topic_name)
 
     create = add_verb(
-        verbs, common, "create", "create a topic", _create,
+        verbs, common, "create", "create topics", _create,
         [
-            "alpacactl topics create payments",
+            "alpacactl topics create payments refunds",
             "alpacactl topics create invoices --partitions 6 --set retention.ms=86400000",
         ],
     )  # fmt: skip
-    create.add_argument("topic")
+    create.add_argument("topics", nargs="+", metavar="topic")
     create.add_argument("--partitions", type=count, default=-1, metavar="N", help="default: the broker's")
     create.add_argument("--replicas", type=count, default=-1, metavar="N", help="default: the broker's")
     create.add_argument(
@@ -247,35 +247,45 @@ def _compact(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.topics import create_topic, find_topic
+    from alpacamq.client.kafka.topics import create_topics, find_topic
 
+    names = list(dict.fromkeys(parsed.topics))
     with connect(parsed) as cluster:
-        partitions = create_topic(
+        outcomes = create_topics(
             cluster,
-            parsed.topic,
+            names,
             partitions=parsed.partitions,
             replicas=parsed.replicas,
             settings=dict(parsed.set),
         )
-        if partitions < 0:
-            partitions = len(find_topic(cluster, parsed.topic).partitions)
+        created = [each for each in outcomes if each.refusal is None]
+        partitions = created[0].partitions if created else -1
+        if created and partitions < 0:
+            partitions = len(find_topic(cluster, created[0].name).partitions)
+    done = ", ".join(each.name for each in created)
+    if refusals := [each.refusal for each in outcomes if each.refusal is not None]:
+        for refusal in refusals[:-1]:
+            print_message(str(refusal))
+        if done:
+            print_message(f"created {done}")
+        raise refusals[-1]
     output.done(
-        {"created": parsed.topic, "partitions": partitions},
-        f"created topic {parsed.topic}, partitions: {partitions}",
+        {"created": [each.name for each in created], "partitions": partitions},
+        f"created topic {done}, partitions: {partitions}"
+        if len(created) == 1
+        else f"created topics {done}, partitions of each: {partitions}",
     )
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.topics import delete_topic, find_topic
+    from alpacamq.client.kafka.topics import delete_topics
 
+    names = list(dict.fromkeys(parsed.topics))
     with connect(parsed) as cluster:
-        # A misspelt name must not leave half of the others deleted.
-        for name in parsed.topics:
-            find_topic(cluster, name)
-        confirm(parsed, f"delete {', '.join(parsed.topics)} and everything in it")
-        for name in parsed.topics:
-            delete_topic(cluster, name)
-    output.done({"deleted": parsed.topics}, f"deleted {', '.join(parsed.topics)}")
+        cluster.topics(names)  # what does not exist is not asked about
+        confirm(parsed, f"delete {', '.join(names)} and everything in it")
+        delete_topics(cluster, names)
+    output.done({"deleted": names}, f"deleted {', '.join(names)}")
 
 
 def _alter(parsed: argparse.Namespace, output: Output) -> None:

@@ -17,9 +17,10 @@ class Lane(IntEnum):
 
     @property
     def text(self) -> str:
-        return self.name.lower()
+        return _TEXTS[self]
 
 
+_TEXTS = tuple(lane.name.lower() for lane in Lane)
 WEIGHTS: Mapping[Lane, int] = {
     Lane.CRITICAL: 50,
     Lane.HIGH: 25,

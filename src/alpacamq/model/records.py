@@ -49,6 +49,9 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
+# Makes a named tuple of a tuple, without the call of Python that its own constructor is.
+_new = tuple.__new__
+
 # Offset from the base offset of a batch, key, value and headers of a record.
 Content = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 # … and the timestamp from the base timestamp of the batch.
@@ -290,6 +293,7 @@ def write_new_batch(
     records: Sequence[NewRecord],
     *,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     attributes: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
@@ -299,7 +303,7 @@ def write_new_batch(
     base_timestamp = records[0][3]
     body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
     if codec is not Codec.NONE:
-        body = compress(codec, body)
+        body = compress(codec, body, level)
     return frame_records(
         body,
         len(records),
@@ -352,6 +356,62 @@ def _encoded_headers(headers: Sequence[Header]) -> bytes:
 
 def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
     """Read the record at `at` of a batch's decompressed records; return it and the next position."""
+    begin = at
+    # Numbers of one or two bytes are read in place; see `_each_content`.
+    if (number := body[at]) < 0x80:
+        at += 1
+    elif (high := body[at + 1]) < 0x80:
+        number += (high - 1) << 7
+        at += 2
+    else:
+        return _read_any_record(body, begin, header, append_time)
+    end = at + (number >> 1)
+    timestamp = body[at + 1]
+    if timestamp < 0x80:
+        at += 2
+    elif (high := body[at + 2]) < 0x80:
+        timestamp += (high - 1) << 7
+        at += 3
+    else:
+        return _read_any_record(body, begin, header, append_time)
+    if (delta := body[at]) < 0x80:
+        at += 1
+    elif (high := body[at + 1]) < 0x80:
+        delta += (high - 1) << 7
+        at += 2
+    else:
+        return _read_any_record(body, begin, header, append_time)
+    key = value = None
+    if (size := body[at]) == 1:
+        at += 1
+    elif size < 0x80 and not size & 1:
+        at += 1 + (size >> 1)
+        key = body[at - (size >> 1) : at]
+    else:
+        return _read_any_record(body, begin, header, append_time)
+    if (size := body[at]) < 0x80:
+        at += 1
+    elif (high := body[at + 1]) < 0x80:
+        size += (high - 1) << 7
+        at += 2
+    else:
+        return _read_any_record(body, begin, header, append_time)
+    if not size & 1:
+        value = body[at : at + (size >> 1)]
+        at += size >> 1
+    # No headers, and the fields fill the record. Others are few, or corrupt.
+    is_odd = (number | timestamp | delta) & 1 or (size & 1 and size != 1)
+    if at + 1 != end or end > len(body) or body[at] or is_odd:
+        return _read_any_record(body, begin, header, append_time)
+    time_ms = header.base_timestamp + (timestamp >> 1) if append_time is None else append_time
+    if not _INT64_MIN <= time_ms <= _INT64_MAX:
+        raise CorruptBatch(f"timestamp {time_ms} has more than 64 bits")
+    return _new(Record, (header.base_offset + (delta >> 1), time_ms, key, value, ())), end
+
+
+def _read_any_record(
+    body: bytes, at: int, header: BatchHeader, append_time: int | None
+) -> tuple[Record, int]:
     length, at = read_varint(body, at)
     end = at + length
     if not at < end <= len(body):

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -142,7 +143,8 @@ def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
 
 
 # Serves the requests of a listener until cancelled, given the broker and the addresses of all its APIs.
-Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
+# The HTTP API is made for the first listener that needs it: there and over gRPC it is the same.
+Serve = Callable[[HttpListener, Broker, Callable[[], RestApi]], Awaitable[None]]
 
 
 class BoundApi(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,9 +163,9 @@ class BoundApi(msgspec.Struct, frozen=True, kw_only=True):
         """Run the listener until cancelled; `starting` answers requests during recovery."""
         await self.listener.run(HostCheck(starting, self.hosts, hosts_setting(self.name)))
 
-    async def run(self, broker: Broker, reached: Mapping[str, Address]) -> None:
+    async def run(self, broker: Broker, rest: Callable[[], RestApi]) -> None:
         """Serve the broker on the running listener until cancelled."""
-        await self.serve(self.listener, broker, reached)
+        await self.serve(self.listener, broker, rest)
 
 
 def open_apis(
@@ -189,9 +191,9 @@ def open_apis(
     if config.http.enabled:
         http_hosts = hosts_of(config, config.http)
 
-        async def serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
-            rest = MountedRegistry(RestApi(broker, reached), RegistryApi(broker))
-            app = HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http"))
+        async def serve_rest(listener: HttpListener, broker: Broker, rest: Callable[[], RestApi]) -> None:
+            mounted = MountedRegistry(rest(), RegistryApi(broker))
+            app = HostCheck(ConsoleApp(mounted), http_hosts, hosts_setting("http"))
             listener.switch_to(app, broker.quotas)
 
         yield open_api(ListenerApi.HTTP, config.http, http_hosts, serve_rest)
@@ -199,7 +201,7 @@ def open_apis(
         settings = sqs_settings(config.sqs)
         sqs_hosts = hosts_of(config, config.sqs)
 
-        async def serve_sqs(listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]) -> None:
+        async def serve_sqs(listener: HttpListener, broker: Broker, _rest: Callable[[], RestApi]) -> None:
             sqs = SqsApi(broker, settings)
             app = HostCheck(sqs, sqs_hosts, hosts_setting("sqs"), sqs.refuse_host)
             listener.switch_to(app, broker.quotas)
@@ -209,7 +211,7 @@ def open_apis(
         registry_hosts = hosts_of(config, config.registry)
 
         async def serve_registry(
-            listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]
+            listener: HttpListener, broker: Broker, _rest: Callable[[], RestApi]
         ) -> None:
             registry = RegistryApi(broker)
             app = HostCheck(registry, registry_hosts, hosts_setting("registry"), registry.refuse_host)
@@ -278,6 +280,9 @@ RECOVERY_GRACE_SECONDS = 1.0
 SWITCH_SECONDS = 0.0005
 # Objects that survive a collection longer than this are exempt from later ones.
 MAX_COLLECTION_SECONDS = 0.005
+# Requests leave no reference cycles, and most are done before so many objects have been created.
+YOUNG_OBJECTS = 10_000
+COLLECTIONS_OF_YOUNG = 5
 # Frequent full collections have little to scan; the default is 10.
 FULL_COLLECTION_EVERY = 3
 
@@ -383,9 +388,10 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             if is_recovered and config.cluster.is_enabled:
                 is_recovered = await _unless_stopped(broker.registration.wait_until_unfenced(), stop)
             if is_recovered:
-                running += [tasks.create_task(api.run(broker, reached)) for api in http_apis]
+                rest = cache(partial(RestApi, broker, reached))
+                running += [tasks.create_task(api.run(broker, rest)) for api in http_apis]
                 if grpc is not None:
-                    running.append(tasks.create_task(grpc.listener.run(broker, reached)))
+                    running.append(tasks.create_task(grpc.listener.run(broker, reached, rest)))
                 # Listeners accept clients in their first step; announce readiness only after that.
                 await asyncio.sleep(0)
                 await listener.listening.wait()
@@ -498,8 +504,7 @@ def keep_collections_short() -> None:
             gc.freeze()
 
     gc.callbacks.append(collected)
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, FULL_COLLECTION_EVERY)
+    gc.set_threshold(YOUNG_OBJECTS, COLLECTIONS_OF_YOUNG, FULL_COLLECTION_EVERY)
 
 
 async def _settle(broker: Broker, stop: asyncio.Event) -> bool:

@@ -21,6 +21,7 @@ from .chunks import (
     LeaseGroup,
     PendingMove,
     State,
+    bits_of,
     window,
 )
 from .messages import EndedLease, Move, QueueId, ReadBacklog
@@ -363,6 +364,25 @@ class SharePartition:
         chunk.done |= 1 << (offset & IN_CHUNK)
         self._output.write_chunk(chunk)
         self.backlog.finish(offset, leases.lane, was_waiting=leases.state is State.AVAILABLE)
+
+    def finish_run(self, leases: LeaseGroup, mask: int) -> None:
+        """Mark leased messages of a group as done."""
+        chunk = leases.chunk
+        if self.backlog.order is not None:  # the next message of each key may be delivered
+            for offset in [*bits_of(mask, chunk.index << CHUNK_BITS)]:
+                self.finish(leases, offset)
+            return
+        assert None in NEXT_STATES[leases.state], leases.state
+        self.lease_counts.leave(leases.state, leases.lane, mask.bit_count(), leases.owner)
+        leases.mask ^= mask
+        leases.packed = None
+        if not leases.mask:
+            self._deadlines.remove(leases)
+        groups = chunk.groups
+        for offset in bits_of(mask, chunk.index << CHUNK_BITS):
+            del groups[offset]
+        chunk.done |= mask
+        self._output.write_chunk(chunk)
 
     def back_off(self, leases: LeaseGroup, offset: int, until_ms: int) -> None:
         """Make a leased message available at `until_ms`."""

@@ -40,9 +40,12 @@ class Grant:
 
     def add_run(self, partition: SharePartition, first: int, end: int, lane: Lane) -> None:
         """Lease messages that were never delivered."""
+        # Without the constructor of the named tuple, which is a call of Python for every message.
         self.messages += map(
-            Acquired, repeat(partition.number), range(first, end), repeat(1), repeat(lane),
-            repeat(self.due_ms), repeat(self.now_ms), repeat(partition.generation),
+            tuple.__new__, repeat(Acquired), zip(
+                repeat(partition.number), range(first, end), repeat(1), repeat(lane),
+                repeat(self.due_ms), repeat(self.now_ms), repeat(partition.generation),
+            ),
         )  # fmt: skip
         place = partition.number, lane
         if (run := self.runs.get(place)) is not None:

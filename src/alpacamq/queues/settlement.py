@@ -12,7 +12,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import DAY_MS, check_topic_name
 
-from .chunks import CHUNK_BITS, LeaseGroup, State
+from .chunks import CHUNK_BITS, IN_CHUNK, LeaseGroup, State
 from .messages import Action, EndedLease, QueueId, Settlement
 from .partition import SharePartition
 from .queue import Queue
@@ -25,25 +25,48 @@ _Handler = Callable[[Queue, SharePartition, LeaseGroup, Settlement, int], None]
 
 def settle(queue: Queue, settlements: Sequence[Settlement], now_ms: int) -> tuple[AlpacaError | None, ...]:
     """Apply settlements; return None or an error for each."""
-    results: list[AlpacaError | None] = []
+    results: list[AlpacaError | None] = [None] * len(settlements)
     acked = 0
-    partitions = queue.partitions
-    for settlement in settlements:
-        number, offset, action, count, generation, consumer, *_ = settlement
-        partition = partitions.get(number)
+    partition: SharePartition | None = None
+    # Acknowledged messages of one lease group, which are not finished yet.
+    run: LeaseGroup | None = None
+    mask = 0
+    for at, settlement in enumerate(settlements):
+        number, offset, action, count, generation, consumer, _, _, _ = settlement
+        if partition is None or partition.number != number:
+            if run is not None and partition is not None:
+                partition.finish_run(run, mask)
+                run = None
+            partition = queue.partitions.get(number)
         leases = None if partition is None else partition.progress.find(offset)
-        if (
-            leases is None or partition is None or leases.state is not State.ACQUIRED
-            or count != leases.count or generation != partition.generation
-            or consumer is not None or leases.due_ms <= now_ms
-        ):  # fmt: skip
-            results.append(_settle_special(queue, partition, leases, settlement, now_ms))
-        elif action is Action.ACK:
-            partition.finish(leases, offset)
+        is_plain = (
+            leases is not None and partition is not None and leases.state is State.ACQUIRED
+            and count == leases.count and generation == partition.generation
+            and consumer is None and leases.due_ms > now_ms
+        )  # fmt: skip
+        if is_plain and action is Action.ACK and partition is not None and leases is not None:
             acked += 1
-            results.append(None)
+            bit = 1 << (offset & IN_CHUNK)
+            if leases is not run:
+                if run is not None:
+                    partition.finish_run(run, mask)
+                run, mask = leases, bit
+                continue
+            if not mask & bit:
+                mask |= bit
+                continue
+            acked -= 1  # the same message twice
+        if run is not None and partition is not None:
+            partition.finish_run(run, mask)
+            run = None
+            leases = partition.progress.find(offset)
+            is_plain = is_plain and leases is not None and leases.state is State.ACQUIRED
+        if is_plain and partition is not None and leases is not None:
+            results[at] = _apply(queue, partition, leases, settlement, now_ms)
         else:
-            results.append(_apply(queue, partition, leases, settlement, now_ms))
+            results[at] = _settle_special(queue, partition, leases, settlement, now_ms)
+    if run is not None and partition is not None:
+        partition.finish_run(run, mask)
     queue.totals.acked += acked
     return tuple(results)
 

@@ -349,8 +349,15 @@ def abort(cluster: Cluster, batch: Batch, staged: Sequence[StagedWrite]) -> None
     written = [each for each in staged if each.producer is not None]
     if batch.is_unnamed:
         _abort_unnamed(cluster, batch, written)
-    else:
+        return
+    try:
         _BatchCommit(cluster, batch, written).abort()
+    except SinkFenced:
+        # The other run decides now. It has committed what this run decided, or repeats it in its decision.
+        last = DecisionLog(cluster, batch.sink).last()
+        kept = {each.producer for each in last.attempts} if last is not None else set()
+        abort_transactions(cluster, [each for each in _producers(written) if each not in kept])
+        raise
 
 
 def _commit_unnamed(cluster: Cluster, written: Sequence[StagedWrite]) -> None:

@@ -7,7 +7,7 @@ invalid together.
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -168,6 +168,13 @@ class Replay(Definition, tag="replay", frozen=True, kw_only=True):
 
     is_stream: ClassVar[bool] = False
 
+    def check(self) -> None:
+        source, topic = self.source, self.sink.topic
+        if source.archive is None and (topic in source.topics or _matches(source.pattern, topic)):
+            raise InvalidPipeline(
+                f"sink.topic: {topic!r} is a topic of the source, so its records would be written to it again"
+            )
+
 
 class Watermark(Part, frozen=True, kw_only=True):
     """How late records may arrive, by a timestamp column."""
@@ -242,6 +249,12 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
         check_trigger(self.trigger)
         if not self.sources:
             raise InvalidPipeline("sources: name at least one topic")
+        for name, source in self.sources.items():
+            if self.sink.topic is not None and self.sink.topic == (source.topic or name):
+                raise InvalidPipeline(
+                    f"sink.topic: {self.sink.topic!r} is the topic of sources.{name}, so the pipeline would "
+                    "read its own results without end"
+                )
 
 
 class DeadLetterSource(Part, frozen=True, kw_only=True):
@@ -328,6 +341,8 @@ class Analytics(Definition, tag="analytics", frozen=True, kw_only=True):
         _check_duration("window", self.window)
         if parse_duration(self.window) < 1:
             raise InvalidPipeline("window must be longer than 0")
+        if self.sink.path is not None and self.sink.path == self.source.archive:
+            raise InvalidPipeline(f"sink.path: {self.sink.path!r} is the archive that the pipeline reads")
 
 
 Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics
@@ -374,6 +389,13 @@ def _check_decoding(decoded: Decoded, place: str) -> None:
         for name in ("subject", "version", "message"):
             if getattr(decoded, name) is not None:
                 raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
+def _matches(pattern: str | None, topic: str) -> bool:
+    try:
+        return pattern is not None and re.fullmatch(pattern, topic) is not None
+    except re.error as error:
+        raise InvalidPipeline(f"source.pattern: {pattern!r} is not a regular expression: {error}") from None
 
 
 def _check_duration(place: str, text: str) -> None:
@@ -504,7 +526,7 @@ class _Plain:
 
 
 def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place: str) -> None:
-    """Reject unknown keys of a table, suggesting the nearest known one."""
+    """Reject unknown keys and choices of a table, suggesting the nearest known one."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     tag_field = struct.__struct_config__.tag_field
     for key, value in data.items():
@@ -514,10 +536,30 @@ def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place:
         if key not in fields:
             hint = _hint(key, fields) or f"; keys are {', '.join(fields)}"
             raise InvalidPipeline(f"unknown key {here}{hint}")
+        choices = _choices(fields[key])
+        if choices and isinstance(value, str) and value not in choices:
+            raise InvalidPipeline(
+                f"{here} = {value!r} is not one of {', '.join(choices)}{_hint(value, choices)}"
+            )
         for inner, where, parts in _tables(value, fields[key], here):
             struct_of = _chosen(inner, parts, where)
             if struct_of is not None:
                 _check_keys(inner, struct_of, f"{where}.")
+        if typing.get_origin(fields[key]) is Mapping and isinstance(value, Mapping):
+            # One by one, because msgspec does not say under which name it found an error.
+            for name, each in value.items():
+                try:
+                    msgspec.convert(each, typing.get_args(fields[key])[1])
+                except msgspec.ValidationError as error:
+                    raise InvalidPipeline(_rephrase(str(error), f"{here}.{name}")) from None
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """Return the words that a value may be; none if it may be any text."""
+    kinds = [kind, *typing.get_args(kind)]
+    return tuple(
+        word for each in kinds if typing.get_origin(each) is Literal for word in typing.get_args(each)
+    )
 
 
 def _tables(
@@ -574,15 +616,30 @@ def _parts(value: object, place: str) -> Iterator[tuple[str, Part]]:
             yield from _parts(each, f"{place}[{index}]")
 
 
-def _hint(name: str, names: Mapping[str, object]) -> str:
+def _hint(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _rephrase(text: str) -> str:
-    """Rewrite msgspec's message with the path in front."""
-    message, found, path = text.partition(" - at `$")
+# msgspec's words for types, and those of pipeline files.
+_WORDS = {
+    "object": "a table",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+
+
+def _rephrase(text: str, inside: str = "") -> str:
+    """Rewrite msgspec's message with the path in front, which begins at the table `inside`."""
+    message, _, path = text.partition(" - at `$")
     # Indexes in messages count from one.
     place = re.sub(r"\[(\d+)\]", lambda found: f"[{int(found[1]) + 1}]", path.rstrip("`").lstrip("."))
+    place = ".".join(each for each in (inside, place) if each)
     message = message.replace("Object missing required field", "lacks the key").replace("`", "")
-    return f"{place}: {message}" if found and place else message.replace("lacks", "the pipeline lacks", 1)
+    for theirs, ours in _WORDS.items():
+        message = re.sub(rf"(Expected |got |\| )\b{theirs}\b", rf"\1{ours}", message)
+    return f"{place}: {message}" if place else message.replace("lacks", "the pipeline lacks", 1)

@@ -97,10 +97,14 @@ def _silent(_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressListener:
-    """Receives the progress of a run: messages and completed batches."""
+    """Receives the progress of a run: messages and completed batches.
+
+    `running` is called a few times a second, with how long a batch has been running; 0 if none is.
+    """
 
     say: Callable[[str], None] = _silent
     batch: Callable[[BatchDone], None] = _silent
+    running: Callable[[float], None] = _silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ once, by the next run.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 POLL_S = 0.2
-_STARTS = 3
+# Starts without a batch in between.
+_TRIES = 3
 _WORKER_TOO_SLOW = "Python worker failed to connect back"
 
 
@@ -55,13 +57,9 @@ def run_stream(
 ) -> StreamEnd:
     """Run a query until its trigger is done or a stop is requested. Raises PipelineFailed."""
     named = writer.queryName(run.name).option("checkpointLocation", run.checkpoint.stream)
+    following = _QueryFollower(run, named.trigger(**trigger_options(trigger)), after_batch)
     with translate_spark_errors():
-        query = _started(named.trigger(**trigger_options(trigger)))
-        following = _QueryFollower(run, query, after_batch)
-        try:
-            is_stopped = following.follow()
-        finally:
-            query.stop()
+        is_stopped = following.follow()
     _publish(run)
     return StreamEnd(
         rows=following.rows,
@@ -72,25 +70,14 @@ def run_stream(
     )
 
 
-def _started(writer: "DataStreamWriter") -> "StreamingQuery":
-    """Start a query. Retries: on a busy machine Spark's Python worker may time out."""
-    for tries_left in reversed(range(_STARTS)):
-        try:
-            return writer.start()
-        except Exception as error:
-            if _WORKER_TOO_SLOW not in str(error) or not tries_left:
-                raise
-    raise AssertionError("unreachable")
-
-
 class _QueryFollower:
-    """Follows a query and reports its progress."""
+    """Starts a query, follows it and reports its progress."""
 
     def __init__(
-        self, run: PipelineRun, query: "StreamingQuery", after_batch: Callable[[BatchDone], None]
+        self, run: PipelineRun, writer: "DataStreamWriter", after_batch: Callable[[BatchDone], None]
     ) -> None:
         self._run = run
-        self._query = query
+        self._writer = writer
         self._after_batch = after_batch
         self.rows = 0
         self.batches = 0
@@ -98,30 +85,61 @@ class _QueryFollower:
         self.lag: int | None = None
 
     def follow(self) -> bool:
-        """Wait until the query ends by itself (False) or a stop is requested (True)."""
-        while not self._query.awaitTermination(POLL_S):
-            self._report_batches()
+        """Run the query until it ends by itself (False) or a stop is requested (True).
+
+        On a busy machine Spark may give up waiting for a Python worker: when it starts the query or, from
+        Spark 4.3 on, in the query's thread. Then the query is started again, from its checkpoint.
+        """
+        tries_left = _TRIES
+        while True:
+            before, query = self.batches, None
+            try:
+                query = self._writer.start()
+                return self._await_end(query)
+            except Exception as error:
+                tries_left -= 1
+                if _WORKER_TOO_SLOW not in str(error) or not tries_left:
+                    raise
+            finally:
+                if query is not None:
+                    query.stop()
+            if query is not None:
+                self._report_batches(query)
+            if self.batches > before:
+                tries_left = _TRIES
+            self._run.listener.say("Spark gave up waiting for a Python worker; starting the query again")
+
+    def _await_end(self, query: "StreamingQuery") -> bool:
+        busy_since: float | None = None
+        while not query.awaitTermination(POLL_S):
+            before, now = self.batches, time.monotonic()
+            self._report_batches(query)
+            if self.batches > before or not query.status["isDataAvailable"]:
+                busy_since = None
+            elif busy_since is None:
+                busy_since = now
+            self._run.listener.running(0.0 if busy_since is None else now - busy_since)
             if self._run.interruption.is_requested:
-                self._await_batch()
+                self._await_batch(query)
                 return True
-        self._report_batches()
+        self._report_batches(query)
         return False
 
-    def _await_batch(self) -> None:
+    def _await_batch(self, query: "StreamingQuery") -> None:
         """Wait for the current batch, up to the limit."""
         self._run.listener.say("stopping after this batch; Ctrl-C again stops at once")
         before = self.last_batch
         while (
-            self._query.status["isTriggerActive"]
+            query.status["isTriggerActive"]
             and self.last_batch == before
-            and not self._query.awaitTermination(POLL_S)
+            and not query.awaitTermination(POLL_S)
         ):
-            self._report_batches()
-        self._report_batches()
+            self._report_batches(query)
+        self._report_batches(query)
 
-    def _report_batches(self) -> None:
+    def _report_batches(self, query: "StreamingQuery") -> None:
         """Report the batches completed since the last call."""
-        for each in self._query.recentProgress:
+        for each in query.recentProgress:
             progress = json.loads(each.json)
             number, rows = int(progress["batchId"]), _rows(progress)
             # Spark sometimes reports an idle trigger under the number of the next batch.

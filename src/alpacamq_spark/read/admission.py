@@ -39,7 +39,10 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
         self.publish(start)
         begin = from_json(start)
         end = self.ends(begin)
-        if self._target is not None:
+        if self._target is None:
+            if self.must_wait(begin, end):
+                return start
+        else:
             target = self._target
             end = {
                 # A partition whose end moved back was recreated: use its end whatever the target was.

@@ -33,7 +33,6 @@ from alpacamq_spark.errors import DataLost, ReadStalled
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
 
-from .predicates import EVERY_NUMBER, Interval
 from .ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -51,14 +50,15 @@ _MAX_SHIFT = 63
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A batch with decompressed records."""
+    """A batch with decompressed records; those before the offset `start` do not count."""
 
     header: BatchHeader
     body: Buffer
+    start: int
 
 
-def unpack(batch: FetchedBatch) -> Unpacked:
-    """Decompress the records of one batch. Raises CorruptBatch."""
+def unpack(batch: FetchedBatch, start: int) -> Unpacked:
+    """Decompress the records of one batch, which was fetched from the offset `start`. Raises CorruptBatch."""
     header = batch.header
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
@@ -67,7 +67,7 @@ def unpack(batch: FetchedBatch) -> Unpacked:
         body = decompress(header.codec, body, UNPACKED_LIMIT_BYTES)
     if not 0 <= header.record_count <= len(body) // _MIN_RECORD_BYTES:
         raise CorruptBatch(f"a batch claims {header.record_count} records in {len(body)} bytes")
-    return Unpacked(header, body)
+    return Unpacked(header, body, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +318,9 @@ class Decoder:
         self,
         wanted: OffsetRange,
         columns: Sequence[str],
-        timestamp_ms: Interval = EVERY_NUMBER,
         parts: "Mapping[str, PartDecoder] | None" = None,
     ) -> None:
         self._wanted = wanted
-        self._timestamp_ms = timestamp_ms
         self._columns = columns
         # The decoders of columns that are decoded by the schema registry.
         self._parts = parts or {}
@@ -331,10 +329,9 @@ class Decoder:
         """Decode the records in the requested range, in order. Raises CorruptBatch."""
         raw = b"".join([*(batch.body for batch in batches), bytes(PADDING_BYTES)])
         fields = find_fields(raw, batches)
-        kept = (fields.offset >= self._wanted.start) & (fields.offset < self._wanted.end)
-        if self._timestamp_ms != EVERY_NUMBER:
-            times = self._timestamp_ms
-            kept &= (fields.timestamp_ms >= times.low) & (fields.timestamp_ms < times.high)
+        # A fetched batch can begin before the offset it was fetched from, even with deleted records.
+        starts = np.repeat([each.start for each in batches], [each.header.record_count for each in batches])
+        kept = (fields.offset >= starts) & (fields.offset < self._wanted.end)
         if not kept.all():
             fields = fields.only(kept)
         arrays = [
@@ -425,7 +422,6 @@ def read_range(
     fail_on_data_loss: bool,
     login: Login | None,
     tls: Tls | None = None,
-    timestamp_ms: Interval = EVERY_NUMBER,
     decoding: "Decoding | None" = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read everything in the range that is visible with this isolation, as Arrow batches."""
@@ -440,7 +436,7 @@ def read_range(
             registry = stack.enter_context(Registry(decoding.access))
             found = part_decoders(decoding, registry, wanted.partition.topic)
             parts = {DECODED[part]: decoder for part, decoder in found.items()}
-        decoder = Decoder(wanted, columns, timestamp_ms, parts)
+        decoder = Decoder(wanted, columns, parts)
         source = _RangeFetcher(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)
@@ -475,12 +471,13 @@ class _RangeFetcher:
                 is_last = self._position >= self._wanted.end
                 if not is_last:
                     following = ahead.submit(self._next)
-                yield from map(unpack, batches)
+                for batch, start in batches:
+                    yield unpack(batch, start)
                 if is_last:
                     return
 
-    def _next(self) -> list[FetchedBatch]:
-        """Return the batches of one more request, and move the position behind them."""
+    def _next(self) -> list[tuple[FetchedBatch, int]]:
+        """Return the batches of one more request, with its offset, and move the position behind them."""
         if self._position >= self._wanted.end or (fetched := self._fetch()) is None:
             return []
         before = self._position
@@ -490,7 +487,7 @@ class _RangeFetcher:
                 self._position = self._wanted.end
                 break
             if batch.is_visible and batch.header.record_count and batch.header.next_offset > before:
-                found.append(batch)
+                found.append((batch, before))
             self._position = max(self._position, batch.header.next_offset)
         self._check_progress(before, fetched.readable_end)
         return found

@@ -5,6 +5,7 @@ query in its checkpoint; offsets committed to a consumer group are only for moni
 """
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Extent, commit_offsets, extents
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
-from alpacamq_spark.options import DECODED, ReadOptions
+from alpacamq_spark.options import DECODED, ReadOptions, warn_of_ignored
 from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S, RETRY_TIMEOUT_S, retry
 
 from .decoded import read_decoding
@@ -71,6 +72,8 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         # Opened on first use: Spark sends copies of this object to tasks.
         self._opened: Cluster | None = None
         self._has_met_broker = False
+        # When the last batch was allowed; None before the first.
+        self._triggered_at: float | None = None
 
     @property
     def _cluster(self) -> Cluster:
@@ -112,6 +115,8 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def extents(self) -> dict[TopicPartition, Extent]:
         subscription, isolation = self.options.subscription, self.options.isolation
+        if not self._has_met_broker:
+            warn_of_ignored(self.options.ignored)
         there = retry(
             lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation),
             RETRY_TIMEOUT_S if self._has_met_broker else FIRST_CONTACT_TIMEOUT_S,
@@ -138,6 +143,20 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 log.warning("%s; continuing there", words)
         return {each: extent.end for each, extent in there.items()}
 
+    def must_wait(self, start: Offsets, end: Offsets) -> bool:
+        """Return whether a batch has to wait for more records; the first of a run does not, as in Spark."""
+        least, now = self.options.min_offsets_per_trigger, time.monotonic()
+        if (
+            least is not None
+            and self._triggered_at is not None
+            and now - self._triggered_at < self.options.max_trigger_delay_s
+            and sum(map(len, between(start, end))) < least
+            and all(at >= start.get(each, 0) for each, at in end.items())
+        ):
+            return True
+        self._triggered_at = now
+        return False
+
 
 class PlainStreamReader(StreamReader):
     """Reader for Spark 4.0 and 4.1, which do not pass the start of a batch.
@@ -153,6 +172,8 @@ class PlainStreamReader(StreamReader):
 
     def latestOffset(self) -> Json:  # noqa: N802 - Spark's name
         end = self.ends(self._planned or {})
+        if self.must_wait(self._planned or {}, end) and self._planned is not None:
+            return to_json(self._planned)
         if self._planned is not None and self.options.max_offsets_per_trigger is not None:
             end = limited(self._planned, end, self.options.max_offsets_per_trigger)
         self._planned = end

@@ -1,7 +1,9 @@
 """Writers for Spark: write in tasks, commit on the driver."""
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -10,12 +12,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
 
 from .rows import check_columns
 from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
+
+# Written to the standard error of Spark's driver.
+log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
 
@@ -51,7 +57,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages) -> None:
-        with self._options.connect() as cluster:
+        with _aborting(self._batch), self._options.connect() as cluster:
             abort(cluster, self._batch, _staged(messages))
 
 
@@ -86,8 +92,21 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         # Without a message the batch is unknown: its repetition aborts what its tasks left, or the
         # timeout does.
         if staged := _staged(messages):
-            with self._options.connect() as cluster:
+            with _aborting(staged[0].batch), self._options.connect() as cluster:
                 abort(cluster, staged[0].batch, staged)
+
+
+@contextmanager
+def _aborting(batch: Batch) -> Iterator[None]:
+    """Log an error of an abort instead of raising it.
+
+    If an abort fails, Spark reports "Writing job failed." instead of the error that made it abort. What
+    stays open is aborted by the next commit of the sink, or by its timeout.
+    """
+    try:
+        yield
+    except AlpacaError as error:
+        log.warning("the failed batch %d of %r was not aborted: %s", batch.number, batch.sink, error)
 
 
 def check_reachable(options: WriteOptions) -> None:

@@ -258,7 +258,8 @@ def test_no_page_is_wider_than_a_phone(tab: Tab, http: httpx.Client, made: str) 
     places += ["/cluster", "/schemas", f"/schemas/{long}", f"/schemas/{long}?version=2&against=1"]
     places += [f"/schema-check?subject={long}"]
     places += [f"/topics/{made}", f"/messages/{made}", f"/groups/{made}", f"/queues/{made}/{made}"]
-    places += [f"/delayed?topic={made}"]
+    places += [f"/delayed?topic={made}", "/new-topic", f"/topics/{made}/edit", f"/groups/{made}/reset"]
+    places += [f"/messages/{made}?by=live", f"/messages/{made}?by=filter&at=value.list contains 1"]
     for place in places:
         tab.open(place)
         tab.settle()

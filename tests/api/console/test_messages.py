@@ -1,11 +1,18 @@
 """The message browser: by offset, timestamp and key, page by page; message contents stay text."""
 
 import base64
+import csv
+import io
+import json
 import re
+from datetime import datetime
 
 import httpx
 import pytest
 from playwright.sync_api import Locator, expect
+
+from tests.brokers import Broker
+from tests.cli.command import InProcess
 
 from .browsing import Tab
 
@@ -163,3 +170,136 @@ def test_a_message_can_be_linked_to(tab: Tab, http: httpx.Client, made: str) -> 
     tab.open("/messages/{}?partition=0&by=offset&at=3&open=0/3", made)
     expect(tab.page.locator(".messages details[open]").first.locator(".place")).to_have_text("p0 @3")
     expect(tab.page.locator(".unfolded .json").first).to_contain_text(re.compile(r"n: ?3"))
+
+
+def test_new_messages_appear_on_top_as_they_arrive(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, {"value": "of before"})
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("live")
+    tab.button("Read").click()
+    waiting = tab.page.get_by_text("Waiting for new messages.")
+    expect(waiting).to_be_visible()
+    publish(http, made, *[{"value": f"new {n}", "partition": 0} for n in range(3)])
+    excerpts = tab.page.locator(".messages .excerpt")
+    expect(excerpts).to_have_text(["new 2", "new 1", "new 0"])
+    tab.page.locator(".messages summary").first.click()
+    tab.button("Pause").click()
+    expect(tab.page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
+    publish(http, made, {"value": "while paused", "partition": 1})
+    tab.button("Resume").click()
+    expect(excerpts).to_have_text(["while paused", "new 2", "new 1", "new 0"])
+    # What is expanded stays so.
+    expect(tab.page.locator(".unfolded:visible")).to_contain_text("new 2")
+    tab.button("Clear").click()
+    expect(waiting).to_be_visible()
+    expect(tab.page.get_by_role("status").filter(has_text="4 received")).to_be_visible()
+
+
+def test_a_live_view_of_one_partition_leaves_out_what_is_too_much(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    tab.open("/messages/{}?by=live&partition=1", made)
+    expect(tab.page.get_by_text("Waiting for new messages.")).to_be_visible()
+    tab.button("Pause").click()
+    expect(tab.page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
+    publish(http, made, {"value": "elsewhere", "partition": 0})
+    for first in range(0, 3000, 1000):
+        publish(http, made, *[{"value": first + n, "partition": 1} for n in range(1000)])
+    tab.button("Resume").click()
+    expect(tab.page.locator(".messages .excerpt").first).to_have_text("2999")
+    expect(tab.page.locator(".messages > li")).to_have_count(500)
+    expect(tab.page.get_by_role("status").filter(has_text="received")).to_contain_text(
+        "1,000 received, 2,000 left out"
+    )
+
+
+def saved(tab: Tab, form: str) -> bytes:
+    """The file that a button saves."""
+    with tab.page.expect_download() as download:
+        tab.button(form).click()
+    return download.value.path().read_bytes()
+
+
+def test_messages_are_saved_as_json_lines_that_produce_reads(
+    tab: Tab, http: httpx.Client, broker: Broker, made: str
+) -> None:
+    copy = f"{made}-copy"
+    http.post("/topics", json={"name": copy, "partitions": 1}).raise_for_status()
+    headers: list[object] = [["a", "b"], ["bytes", {"base64": "/w=="}]]
+    publish(
+        http,
+        made,
+        {"key": "k", "value": '{"n": 12345678901234567890}', "headers": headers, "partition": 0},
+        {"key_base64": "/w==", "value_base64": "/g==", "partition": 0},
+        {"value": None, "key": "deleted", "partition": 0},
+    )
+    for _ in range(2):
+        publish(http, made, *[{"value": n, "partition": 0} for n in range(600)])
+    tab.open("/messages/{}?by=earliest", made)
+    content = saved(tab, "JSON lines")
+    ctl = InProcess(broker.address, broker.http_address)
+    printed = ctl("consume", made, "--exit", "-o", "json", "--partition", "0")
+    assert [json.loads(line) for line in content.splitlines()] == [
+        json.loads(line) for line in printed.raw.splitlines()
+    ]
+    expect(tab.page.get_by_text("1,203 messages saved.")).to_be_visible()
+    ctl.ok("produce", copy, "--json", stdin=content)
+    assert http.get("/topics", params={"prefix": copy}).json()["topics"][0]["messages"] == 1203
+
+
+def test_messages_of_a_key_are_saved_as_csv(tab: Tab, http: httpx.Client, made: str) -> None:
+    values = ["plain", 'a "quoted", word\r\nand a line', "=1+1", "-5"]
+    publish(http, made, *[{"key": "k", "value": value, "partition": 0} for value in values])
+    publish(http, made, {"key": "other", "value": "other"})
+    tab.open("/messages/{}?by=key&at=k", made)
+    rows = list(csv.DictReader(io.StringIO(saved(tab, "CSV").decode(), newline="")))
+    assert [row["value"] for row in rows] == [*values[:2], "'=1+1", "-5"]
+    assert {row["key"] for row in rows} == {"k"}
+    assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
+    assert datetime.fromisoformat(rows[0]["time"]).timestamp() * 1000 == int(rows[0]["timestamp_ms"])
+
+
+def test_messages_are_found_with_a_filter_and_saved(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(
+        http, made, *[{"value": {"n": n, "by": "x"}, "key": f"k{n % 2}", "partition": 0} for n in range(300)]
+    )
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("filter")
+    field = tab.page.get_by_label("Filter", exact=True)
+    field.fill('value.n >= 100 and key == "k1"')
+    tab.button("Read").click()
+    expect(lines(tab)).to_have_count(50)
+    expect(places(tab).first).to_have_text("p0 @101")
+    tab.link("Continue →").click()
+    expect(places(tab).first).to_have_text("p0 @201")
+    tab.page.reload()
+    expect(places(tab).first).to_have_text("p0 @201")
+    expect(field).to_have_value('value.n >= 100 and key == "k1"')
+    found = [json.loads(line) for line in saved(tab, "JSON lines").splitlines()]
+    assert [record["offset"] for record in found] == list(range(201, 300, 2))
+    with tab.expecting("422"):
+        field.fill("value.n >= ")
+        tab.button("Read").click()
+        expect(tab.page.locator(".refused")).to_contain_text("filter: character 12: expected")
+
+
+def test_a_json_tree_is_expanded_and_collapsed_as_a_whole(tab: Tab, http: httpx.Client, made: str) -> None:
+    deep: list[object] = [{"a": {"b": {"c": {"d": {}, "e": n}}}} for n in range(100)]
+    publish(http, made, {"value": {"a": {"b": {"c": {"d": "the innermost"}}}}, "partition": 0})
+    publish(http, made, {"value": {"deep": [deep, deep]}, "partition": 1})
+    tab.open("/messages/{}?by=earliest&partition=0", made)
+    tab.page.locator(".messages summary").first.click()
+    innermost = tab.page.get_by_text("the innermost")
+    expect(innermost.locator("visible=true")).to_have_count(1)  # in the summary of the message
+    tab.button("Expand all").click()
+    expect(innermost.locator("visible=true")).to_have_count(2)
+    tab.button("Collapse").click()
+    expect(innermost.locator("visible=true")).to_have_count(1)
+    tab.open("/messages/{}?by=earliest&partition=1", made)
+    tab.page.locator(".messages summary").first.click()
+    opened = tab.page.locator(".json details[open]")
+    tab.button("Expand all").click()
+    expect(opened).to_have_count(501)  # the root was open
+    tab.button("Expand all").click()
+    # The root, the list, its two lists, and four objects in each of 200.
+    expect(opened).to_have_count(804)

@@ -5,10 +5,12 @@ import base64
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from alpacamq.api.grpc.listener import GrpcListener
 from alpacamq.api.listening import ListenerSettings
+from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.publishing import Message
@@ -35,9 +37,15 @@ class Limits:
 class GrpcBroker:
     """A broker with nothing but the gRPC API."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
+    def __init__(self, broker: Broker, address: str, listener: GrpcListener) -> None:
         self.broker = broker
         self.address = address
+        self._listener = listener
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._listener._connections)
 
     async def key_of(self, owner: str, scopes: Collection[Operation] = ()) -> Metadata:
         """Create an API key; return the metadata that sends it."""
@@ -75,10 +83,13 @@ async def served(path: Path, security: SecuritySettings | None = None) -> AsyncI
     broker.open()
     listener = GrpcListener([ListenerSettings(name="grpc", address=Address("127.0.0.1", 0))], Limits(), None)
     address = listener.bind()
-    tasks = [asyncio.create_task(broker.run()), asyncio.create_task(listener.run(broker, {}))]
+    tasks = [
+        asyncio.create_task(broker.run()),
+        asyncio.create_task(listener.run(broker, {}, partial(RestApi, broker, {}))),
+    ]
     await listener.listening.wait()
     try:
-        yield GrpcBroker(broker, str(address))
+        yield GrpcBroker(broker, str(address), listener)
     finally:
         await listener.drain()
         for task in reversed(tasks):

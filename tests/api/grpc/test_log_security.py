@@ -1,7 +1,8 @@
 """Who may write, read and administer: access rules, tenants and quotas."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import grpc
 import pytest
 
 from alpacamq.api.grpc.rights import RIGHTS
+from alpacamq.broker.access import Access
+from alpacamq.broker.publishing import Message
+from alpacamq.broker.quotas import Limit
 from alpacamq.model.names import id_of, topic_of
 from alpacamq.security.acls import Operation, ResourceType
 from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaKey, QuotaOp
@@ -200,6 +204,111 @@ async def test_a_producer_beyond_its_quota_is_slowed_down_not_refused(
     offsets = [list((await stream.response()).result.offsets) for _ in range(3)]
     assert offsets == [[3], [4], [5]]
     await stream.end()
+
+
+@pytest.mark.parametrize("key", [QuotaKey.PRODUCE, QuotaKey.FETCH])
+async def test_other_streams_go_on_while_that_of_one_client_is_throttled(
+    broker: GrpcBroker, client: Client, key: QuotaKey
+) -> None:
+    """Neither its quota nor its stream, which has the same connection, keeps others waiting."""
+    await broker.publish("large", ["x" * 50_000] * 20)
+    results = await broker.broker.quotas.alter(
+        [QuotaEdit(entity=(EntityPart("user", ALICE),), ops=(QuotaOp(key=key, value=100.0),))]
+    )
+    assert not any(results.failures)
+    for operation in (READ, WRITE):
+        await broker.allow(operation, TOPIC, "large")
+    alice, admin = await broker.key_of(ALICE), await broker.key_of(ADMIN)
+    writing, reading = Produce(client, alice), read(client, "large", alice, max_bytes=1 << 16)
+    if key is QuotaKey.PRODUCE:
+        await writing.write(1, "large", record(b"of alice" + b"x" * 50_000))
+        assert list((await writing.response()).result.offsets) == [20]
+        await writing.write(2, "large", record(b"late"))
+        ends = 21
+    else:
+        await read_some(reading, 1)
+        ends = 20
+    other = Produce(client, admin)
+    for number in range(20):
+        await other.write(number, "large", record(b"of admin" + b"x" * 50_000))
+        assert list((await other.response()).result.offsets) == [ends + number]
+    assert await other.end() == []
+    found = [each async for each in read(client, "large", admin, until=NOW)]
+    assert sum(len(response.records) for response in found) == ends + 20
+    # That of the throttled client goes no further, for many seconds.
+    (end,) = [each.next_offset for each in found[-1].positions]
+    assert end == ends + 20
+    writing.stream.cancel()
+    reading.cancel()
+
+
+@pytest.mark.parametrize("method", ["Produce", "Read", "Subscribe", "Work"])
+async def test_the_time_of_a_stream_is_charged_while_it_is_open(
+    broker: GrpcBroker, client: Client, method: str
+) -> None:
+    key = await broker.key_of(ADMIN)
+    stream: Any
+    next_one: Callable[[], Awaitable[Any]]
+    if method == "Produce":
+        stream = Produce(client, key)
+        await stream.write(1, "orders", record(b"x"))
+        await stream.response()
+        next_one = stream.response
+    elif method == "Read":
+        stream = read(client, "orders", key)
+        await read_some(stream, 3)
+        next_one = partial(read_some, stream, 1)
+    elif method == "Subscribe":
+        stream = Subscription(client, key)
+        await stream.send(open=pb.SubscribeOpen(group="g", topics=["orders"]))
+        await stream.records(3)
+        next_one = partial(stream.records, 1)
+    else:
+        stream = await client.work("orders", metadata=key)
+        await stream.messages(3)
+        next_one = partial(stream.messages, 1)
+    # A millionth of the time: whatever the stream does from now on is too much.
+    await _limit_time(broker, 0.0001)
+    if method == "Produce":
+        await stream.write(2, "orders", record(b"x"))
+    else:
+        await broker.broker.publisher.publish("orders", [Message(value=b"x")])
+    assert await next_one()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await _list_topics(client, key)
+    assert refusal(raised.value).reason == "THROTTLING_QUOTA_EXCEEDED"
+    # Another client is not affected.
+    await _list_topics(client, await broker.key_of(ALICE))
+
+
+async def _limit_time(broker: GrpcBroker, percentage: float) -> None:
+    """Give the administrator a quota of request time."""
+    ops = (QuotaOp(key=QuotaKey.REQUEST, value=percentage),)
+    results = await broker.broker.quotas.alter([QuotaEdit(entity=(EntityPart("user", ADMIN),), ops=ops)])
+    assert not any(results.failures)
+
+
+async def test_a_transcoded_call_logs_in_and_is_charged_once(
+    broker: GrpcBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins: list[tuple[Any, ...]] = []
+    charges: list[float] = []
+    audit_login, charge = Access.audit_login, Limit.charge
+
+    def noted(access: Access, *arguments: Any, **more: Any) -> None:
+        logins.append(arguments)
+        audit_login(access, *arguments, **more)
+
+    def counted(limit: Limit, amount: float) -> int:
+        charges.append(amount)
+        return charge(limit, amount)
+
+    monkeypatch.setattr(Access, "audit_login", noted)
+    monkeypatch.setattr(Limit, "charge", counted)
+    await _limit_time(broker, 100.0)
+    await _list_topics(client, await broker.key_of(ADMIN))
+    assert [(name, how) for name, _, how, *_ in logins] == [(ADMIN, "API key")]
+    assert len(charges) == 1
 
 
 def _name(task: "asyncio.Task[Any]") -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
+import httpx
 import msgspec
 import msgspec.inspect as inspect
 import pytest
@@ -605,3 +606,19 @@ async def test_numbers_beyond_the_precision_of_doubles_stay_exact(broker: Broker
         )
         results = await _method(client, "Groups.CommitOffsets", commit)
         assert [each.offset for each in results.offsets] == [large]
+
+
+async def test_calls_are_counted_with_the_requests_of_their_routes(broker: Broker) -> None:
+    http_url = f"http://{broker.http_address}"
+    async with connected(broker.grpc_address) as client, httpx.AsyncClient(base_url=http_url) as http:
+
+        async def requests() -> int:
+            found: int = (await http.get("/stats", timeout=60)).json()["requests"]
+            return found
+
+        call = client.unary(
+            "/alpacamq.v1.Admin/ListTopics", admin_pb2.ListTopicsRequest, admin_pb2.ListTopicsResponse
+        )
+        before = await requests()
+        await call(admin_pb2.ListTopicsRequest())
+        assert await requests() == before + 2  # and the request about this

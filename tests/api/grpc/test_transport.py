@@ -350,3 +350,72 @@ async def test_no_connection_or_call_is_left(broker: Broker, topic: str) -> None
     for _ in range(3):
         await use()
     await asyncio.to_thread(eventually, lambda: left() == (0, 0))
+
+
+HEADERS, WINDOW_UPDATE = 1, 8
+END_STREAM, END_HEADERS = 1, 4
+LARGEST_WINDOW = (2**31 - 1).to_bytes(4)
+PROTOCOL_ERROR, FLOW_ERROR = h2.errors.ErrorCodes.PROTOCOL_ERROR, h2.errors.ErrorCodes.FLOW_CONTROL_ERROR
+# Frames that no client may send on an open stream, by what is wrong about them.
+VIOLATIONS: dict[str, tuple[Callable[[RawConnection, int], bytes], h2.errors.ErrorCodes]] = {
+    "headers again, not at the end": (
+        lambda raw, number: frame(
+            HEADERS, raw.h2.encoder.encode([("a", "b")]), flags=END_HEADERS, stream=number
+        ),
+        PROTOCOL_ERROR,
+    ),
+    "a pseudo-header in trailers": (
+        lambda raw, number: frame(
+            HEADERS,
+            raw.h2.encoder.encode([(":path", "/")]),
+            flags=END_HEADERS | END_STREAM,
+            stream=number,
+        ),
+        PROTOCOL_ERROR,
+    ),
+    "a window of more than 2^31-1": (
+        lambda _, number: frame(WINDOW_UPDATE, LARGEST_WINDOW, stream=number) * 2,
+        FLOW_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+@pytest.mark.parametrize("is_late", [False, True], ids=["with the call", "after the call has begun"])
+async def test_frames_that_a_stream_may_not_have_end_it(
+    broker: Broker, violation: str, is_late: bool
+) -> None:
+    made, code = VIOLATIONS[violation]
+    async with started(broker.grpc_address) as raw:
+        number = raw.call(WORK)
+        if is_late:
+            raw.h2.ping(b"has come")
+            raw.flush()
+            while not any(isinstance(event, h2.events.PingAckReceived) for event in raw.events):
+                assert await raw.receive()
+        raw.writer.write(made(raw, number))
+        kinds = h2.events.StreamReset, h2.events.ConnectionTerminated
+        while not (ends := [event for event in raw.events if isinstance(event, kinds)]):
+            assert await raw.receive()
+        assert [event.error_code for event in ends] == [code]
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+async def test_what_comes_late_on_a_stream_that_was_answered_early_is_ignored(
+    broker: Broker, violation: str
+) -> None:
+    """The client may have sent it before it saw the response (RFC 9113, 5.1 and 8.1)."""
+    made, _ = VIOLATIONS[violation]
+    async with started(broker.grpc_address) as raw:
+        number = raw.h2.get_next_available_stream_id()
+        fields = [(":method", "POST"), (":scheme", "http"), (":path", CHECK), (":authority", "test")]
+        raw.h2.send_headers(number, fields)
+        raw.flush()
+        while not any(isinstance(event, h2.events.StreamReset) for event in raw.events):
+            assert await raw.receive()
+        (reset,) = [event for event in raw.events if isinstance(event, h2.events.StreamReset)]
+        assert reset.error_code == h2.errors.ErrorCodes.NO_ERROR
+        raw.writer.write(made(raw, number))
+        number = raw.call(CHECK)
+        raw.send(number, b"", end_stream=True)
+        assert (await raw.status_of(number))["grpc-status"] == OK

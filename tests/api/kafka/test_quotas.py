@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from alpacamq.api.kafka import connection as kafka_connection
+from alpacamq.api.kafka.requests import error_codes
 from alpacamq.broker import quotas as broker_quotas
 from alpacamq.broker.access import Caller
 from alpacamq.model.records import Record, write_batch
@@ -125,16 +126,20 @@ def produce(wire: Wire, topic_id: UUID, size: int, acks: int = -1) -> Any:
 def fetch(
     wire: Wire, topic_id: UUID | None, offset: int = 0, *, session: int = 0, epoch: int = -1, wait_ms: int = 0
 ) -> Any:
+    return wire.ask(fetch_request(topic_id, offset, session=session, epoch=epoch, wait_ms=wait_ms))
+
+
+def fetch_request(
+    topic_id: UUID | None, offset: int = 0, *, session: int = 0, epoch: int = -1, wait_ms: int = 0
+) -> FetchRequest:
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    return wire.ask(
-        FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            session_id=session,
-            session_epoch=epoch,
-            topics=[] if topic_id is None else [FetchTopic(topic_id=topic_id, partitions=[wanted])],
-        )
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session,
+        session_epoch=epoch,
+        topics=[] if topic_id is None else [FetchTopic(topic_id=topic_id, partitions=[wanted])],
     )
 
 
@@ -220,6 +225,74 @@ def test_an_invalid_change_is_refused_and_others_are_made(admin: Wire) -> None:
 )
 def test_an_invalid_filter_is_refused(admin: Wire, component: ComponentData, expected: ErrorCode) -> None:
     assert described(admin, component) == expected
+
+
+# What takes more of a quota than is saved up. Each has to be paid for longer than any test takes.
+EXCESSES: dict[QuotaKey, Callable[[Wire, UUID], Any]] = {
+    QuotaKey.PRODUCE: lambda wire, topic_id: produce(wire, topic_id, 10 * BURST),
+    QuotaKey.FETCH: lambda wire, topic_id: fetch(wire, topic_id),
+    QuotaKey.REQUEST: lambda wire, _: wire.ask(MetadataRequest()),
+}
+
+
+@pytest.mark.parametrize("key", EXCESSES)
+def test_other_clients_are_served_as_always_while_one_is_throttled(
+    secured: SecuredBroker, admin: Wire, topic: str, topic_id: UUID, key: QuotaKey
+) -> None:
+    """Others are not refused, throttled or kept waiting behind it, even on the same partition."""
+    produce(admin, topic_id, 4 * BURST)
+    limit(secured, key, 0.0001 if key is QuotaKey.REQUEST else 1000, user=ALICE)
+    limit(secured, key, 1000 * RATE, user=ADMIN)  # the other has a quota of its own
+    with wired(secured.addresses[ALICE]) as alice:
+        assert EXCESSES[key](alice, topic_id).throttle_time_ms >= 10_000
+        alice.send(ApiVersionsRequest())  # before all requests of the other
+        with wired(secured.addresses[ADMIN]) as second:
+            for wire in (admin, second):
+                for response in (
+                    wire.ask(ApiVersionsRequest()),
+                    wire.ask(MetadataRequest()),
+                    produce(wire, topic_id, BURST),
+                    fetch(wire, topic_id),
+                    fetch(wire, topic_id, epoch=0),
+                    wire.ask(creation(f"{topic}-{id(wire)}")),
+                    wire.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=f"{topic}-{id(wire)}")])),
+                ):
+                    assert response.throttle_time_ms == 0, response
+                    assert not any(error_codes(response)), response
+            # A request that waits for records is answered as soon as they are there.
+            end = fetch(admin, topic_id).responses[0].partitions[0].high_watermark
+            second.send(fetch_request(topic_id, end, wait_ms=60_000))
+            produce(admin, topic_id, 100)
+            found = second.receive(FetchRequest)
+            assert (found.throttle_time_ms, fetched_bytes(found) > 100) == (0, True)
+        assert not select.select([alice.socket], [], [], 0)[0]
+        limit(secured, key, 1000 * RATE, user=ALICE)
+        assert alice.receive(ApiVersionsRequest).error_code == 0
+
+
+@pytest.mark.parametrize("entity", ["ip", "user"])
+def test_others_connect_as_always_while_one_opens_too_many_connections(
+    secured: SecuredBroker, entity: str
+) -> None:
+    limit(secured, "connection_creation_rate", 1, **{entity: ELSEWHERE if entity == "ip" else ALICE})
+    host = ELSEWHERE if entity == "ip" else ""
+    addresses = secured.addresses[ALICE]
+
+    def is_served(host: str, address: tuple[str, int]) -> bool:
+        with wired(address, host) as wire:
+            try:
+                return bool(wire.ask(ApiVersionsRequest()).throttle_time_ms == 0)
+            except ConnectionError:
+                return False
+
+    with wired(addresses, host) as opened:
+        assert opened.ask(ApiVersionsRequest()).throttle_time_ms == 0
+        assert [is_served(host, addresses) for _ in range(4)] == [True, False, False, False]
+        for _ in range(10):  # each of them between two that are refused
+            assert is_served("", secured.addresses[ADMIN])
+            assert not is_served(host, addresses)
+        # Nor is the connection affected that was there before.
+        assert opened.ask(ApiVersionsRequest()).throttle_time_ms == 0
 
 
 def test_producing_more_than_the_quota_is_answered_at_once_with_the_time_to_wait(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from alpacamq.api.kafka.handlers.topics import CHANGES_AT_ONCE
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.topics import (
@@ -17,6 +18,8 @@ from alpacamq.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 
 from .wire import Wire, versions
@@ -53,6 +56,23 @@ def grow(wire: Wire, topic: str, count: int, *assigned: Sequence[int]) -> Result
 def test_replicas_can_be_assigned_to_the_broker(wire: Wire, topic: str) -> None:
     assert create(wire, topic, (1, [HERE]), (0, [HERE])) == (0, None)
     assert grow(wire, topic, 3, [HERE]) == (0, None)
+
+
+def test_many_topics_of_one_request_are_answered_in_its_order(wire: Wire, topic: str) -> None:
+    names = [f"{topic}-{number}" for number in range(2 * CHANGES_AT_ONCE + 1)]
+    expected = [(name, 0) for name in names]
+    for twice in (0, CHANGES_AT_ONCE):
+        expected[twice] = (names[twice], ErrorCode.TOPIC_ALREADY_EXISTS)
+        assert create(wire, names[twice]) == (0, None)
+    wanted = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    created = wire.ask(CreateTopicsRequest(topics=wanted)).topics
+    assert [(each.name, each.error_code) for each in created] == expected
+    unknown = [DeleteTopicState(name=name) for name in (f"{topic}-none", *names)]
+    deleted = wire.ask(DeleteTopicsRequest(topics=unknown)).responses
+    assert [(each.name, each.error_code) for each in deleted] == [
+        (f"{topic}-none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        *((name, 0) for name in names),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.registry.app import ROUTES, RegistryApi
+from alpacamq.api.registry.route import AnyRoute
 from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings
@@ -28,6 +29,7 @@ from alpacamq.security.acls import (
 from alpacamq.security.principals import user
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.security.tenants import TenantLimits
+from tests.executed_lines import ExecutedLines
 
 SCHEMA: dict[str, Any] = {"schema": '"int"'}
 BODIES: dict[str, Any] = {"/config": {"compatibility": "NONE"}, "/mode": {"mode": "READWRITE"}}
@@ -207,6 +209,36 @@ async def test_tenants_have_subjects_and_ids_of_their_own(api: Api) -> None:
     assert missing.body["message"] == "subject 'none' not found"
     assert ":.@crimson:s0-value" in (await api.ask("GET", "/subjects", who="admin")).body
     assert (await api.ask("GET", "/stats", who="anna")).status == 403
+
+
+async def test_a_subject_of_another_tenant_is_looked_up_as_an_unknown_one(api: Api) -> None:
+    for name, tenant in (("anna", "crimson"), ("boris", "azure")):
+        await api.broker.access.create_tenant(tenant, description="", limits=TenantLimits())
+        await api.broker.access.add_member(tenant, f"User:{name}", is_admin=True)
+
+    async def asked(route: AnyRoute, subject: str, who: str = "boris") -> tuple[str, list[tuple[str, int]]]:
+        path, body = sample(route.path)
+        path = path.replace("orders-value", subject)
+        recorder = ExecutedLines()
+        answer = await recorder.awaiting(api.ask(route.method, path, body, who=who))
+        return str(answer).replace(subject, "NAME"), recorder.lines
+
+    about_subjects = [route for route in ROUTES if "subject" in route.path_names]
+    assert len(about_subjects) > 10
+    for index, route in enumerate(about_subjects):
+        # What is made under a name of the other tenant is one's own: each route has names of its own.
+        early, secret, unknown = (f"{kind}-{index}-value" for kind in ("early", "zebra", "other"))
+        for path, body in ((f"/subjects/{secret}/versions", SCHEMA), *BODIES.items()):
+            method = "POST" if body is SCHEMA else "PUT"
+            at = path if body is SCHEMA else f"{path}/{secret}"
+            assert (await api.ask(method, at, body, who="anna")).status == 200
+        await asked(route, early)  # what is made once is there
+        found, missing = await asked(route, secret), await asked(route, unknown)
+        assert found[1], route.key
+        assert found == missing, route.key
+        assert "crimson" not in found[0]
+        if route.method == "GET":
+            assert (await asked(route, secret, "anna"))[1] != found[1], route.key
 
 
 async def test_two_tenants_use_the_same_subjects_at_once(api: Api) -> None:

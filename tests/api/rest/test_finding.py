@@ -74,3 +74,27 @@ def test_a_key_must_be_given_once(http: httpx.Client, made: str) -> None:
     refused(http.get(where), 422, "conflicting-input")
     refused(http.get(where, params={"key": "a", "key_base64": "YQ=="}), 422, "conflicting-input")
     refused(http.get("/topics/no-such-topic/messages/find", params={"key": "a"}), 404, "unknown-topic")
+
+
+def test_messages_are_found_with_a_filter_page_by_page(http: httpx.Client, made: str) -> None:
+    messages = [{"key": f"k{n % 2}", "value": {"n": n}, "partition": n % 2} for n in range(600)]
+    http.post(f"/topics/{made}/messages", json={"messages": messages}).raise_for_status()
+    seen: list[int] = []
+    offsets: dict[str, str] = {}
+    while True:
+        found = find(http, made, filter="value.n >= 100 and value.n < 300", values="json", **offsets)
+        seen += [each["value"]["n"] for each in found["messages"]]
+        if found["next_offsets"] == found["end_offsets"]:
+            break
+        offsets = {"offsets": ",".join(f"{part}:{at}" for part, at in found["next_offsets"].items())}
+    assert sorted(seen) == list(range(100, 300))
+    both = find(http, made, key="k1", filter="value.n < 4", values="json")["messages"]
+    assert [each["value"]["n"] for each in both] == [1, 3]
+
+
+def test_an_invalid_filter_is_refused_with_its_place(http: httpx.Client, made: str) -> None:
+    where = f"/topics/{made}/messages/find"
+    problem = refused(http.get(where, params={"filter": "value.n >"}), 422, "conflicting-input")
+    assert "character 10" in problem["detail"]
+    refused(http.get(where, params={"filter": "x" * 2001}), 400, "invalid-input")
+    refused(http.get(where), 422, "conflicting-input")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from alpacamq.api.http.messages import Response
+from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.broker import Broker
@@ -104,15 +104,19 @@ def test_a_queue_of_another_tenant_is_as_unknown_as_any(
 ) -> None:
     """It is looked up on the same path as well."""
     executed: dict[str, ExecutedLines] = {}
-    serve = SqsApi._serve
+    serve = SqsApi.__call__
+
+    async def served(api: SqsApi, request: Request) -> Response:
+        response = serve(api, request)
+        return response if isinstance(response, Response) else await response
 
     def answer(name: str) -> str:
         executed[name] = lines = ExecutedLines()
 
-        async def recorded(*arguments: Any) -> Response:
-            return await lines.awaiting(serve(*arguments))
+        async def recorded(api: SqsApi, request: Request) -> Response:
+            return await lines.awaiting(served(api, request))
 
-        monkeypatch.setattr(SqsApi, "_serve", recorded)
+        monkeypatch.setattr(SqsApi, "__call__", recorded)
         text = json.dumps(SAMPLES[action]).replace("orders", name).replace("new", name)
         try:
             return str(boris._make_api_call(action, json.loads(text)).get("QueueUrl", ""))

@@ -18,6 +18,9 @@ class Relay:
         self._connected = asyncio.Event()
         # Whether responses of the broker are dropped.
         self.swallows = False
+        # How many bytes of responses are passed before all connections are reset; None if they are not.
+        self.response_bytes_left: int | None = None
+        self.cuts = 0
         # Bytes that the client has sent.
         self.received = 0
         self.connections = 0
@@ -41,6 +44,7 @@ class Relay:
 
     def cut(self) -> None:
         """Reset all connections."""
+        self.cuts += 1
         for each in self._writers:
             each.transport.abort()
 
@@ -79,7 +83,13 @@ class Relay:
                     self.received += len(data)
                 elif self.swallows:
                     continue
+                elif self.response_bytes_left is not None:
+                    data = data[: self.response_bytes_left]
+                    self.response_bytes_left -= len(data)
                 writer.write(data)
                 await writer.drain()
+                if self.response_bytes_left == 0:
+                    self.response_bytes_left = None
+                    self.cut()
         writer.transport.abort()
         self._writers.discard(writer)

@@ -136,13 +136,18 @@ async def test_a_delay_and_a_time_exclude_each_other(mq: aio.Client, topic: str)
 SCHEMA = (
     '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"item","type":"string"}]}'
 )
+PROTOBUF_SCHEMA = 'syntax = "proto3"; message Order { int32 id = 1; string item = 2; }'
 JSON_SCHEMA = '{"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]}'
 
 
 @pytest.mark.parametrize(
     ("codec", "kind", "schema"),
-    [(alpacamq.avro, "AVRO", SCHEMA), (alpacamq.json_schema, "JSON", JSON_SCHEMA)],
-    ids=["avro", "json schema"],
+    [
+        (alpacamq.avro, "AVRO", SCHEMA),
+        (alpacamq.json_schema, "JSON", JSON_SCHEMA),
+        (alpacamq.protobuf, "PROTOBUF", PROTOBUF_SCHEMA),
+    ],
+    ids=["avro", "json schema", "protobuf"],
 )
 async def test_values_with_a_schema_of_the_registry(
     mq: aio.Client, broker: Broker, topic: str, codec: Any, kind: str, schema: str
@@ -155,7 +160,7 @@ async def test_values_with_a_schema_of_the_registry(
     async with orders.producer() as producer:
         producer.send(Order(2, "tea"))
     with pytest.raises(alpacamq.InvalidValue, match="does not match the schema"):
-        await orders.send({"item": "no id"})
+        await orders.send({"id": "not a number"})
     # A client that has not written anything knows no schema yet.
     async with aio.connect(f"alpaca://{broker.grpc_address}") as other:
         read = other.topic(topic, value=codec(f"{topic}-value", Order))

@@ -16,6 +16,7 @@ from alpacamq.api.http.messages import Request
 from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.quotas import ClientLimits, Limit, TrafficLimit
 from alpacamq.model import names
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AuthenticationFailed
@@ -38,7 +39,7 @@ class Backend:
 
     def __init__(self, broker: Broker, rest: RestApi, addresses: Mapping[str, Address]) -> None:
         self.broker = broker
-        # Serves requests of transcoded methods: `call.request` has the client's credentials.
+        # Serves requests of transcoded methods.
         self.rest = rest
         self.addresses = addresses
         # Set when the broker stops: streams that could stay open end now.
@@ -105,7 +106,11 @@ class Call(Generic[Q, R]):
     # Messages.
 
     async def recv_message(self) -> Q | None:
-        """Return the next request; None if the client sends no more."""
+        """Return the next request; None if the client sends no more.
+
+        Waits while the client has used more time than it may.
+        """
+        await self._wait_for_time()
         data = await self._exchange.receive()
         return None if data is None else self._decoded(data)
 
@@ -215,15 +220,58 @@ class Call(Generic[Q, R]):
             raise AuthenticationFailed("the credential of the client has expired") from None
 
     def check_quota(self, key: QuotaKey | None = None) -> None:
-        """Raise QuotaExceeded if the client has to wait; `key` is what it is about to use, besides time."""
+        """Raise QuotaExceeded if the client has to wait: because of its time, or of what `key` limits."""
         limits = self.backend.broker.quotas.of_user(self.caller)
-        if limits is not None:
-            throttling.check(limits, key)
+        if limits is None:
+            return
+        limit = limits.request if key is None else self._traffic(limits, key)
+        if limit is not None:
+            limit.check()
+
+    @staticmethod
+    def _traffic(limits: ClientLimits, key: QuotaKey) -> TrafficLimit | None:
+        return limits.produce if key is QuotaKey.PRODUCE else limits.fetch
 
     def charge(self, key: QuotaKey, size_bytes: int, messages: int) -> int:
         """Count what was written (PRODUCE) or read (FETCH); return for how many ms the client has to wait."""
         limits = self.backend.broker.quotas.of_user(self.caller)
-        if limits is None:
-            return 0
-        limit = limits.produce if key is QuotaKey.PRODUCE else limits.fetch
+        limit = None if limits is None else self._traffic(limits, key)
         return 0 if limit is None else limit.charge(size_bytes, messages)
+
+    async def pay(self, key: QuotaKey, size_bytes: int, messages: int) -> None:
+        """Count what a stream has written or read, and wait while that, or its time, is too much."""
+        if throttle_ms := self.charge(key, size_bytes, messages):
+            await asyncio.sleep(throttle_ms / 1000)
+        await self._wait_for_time()
+
+    async def _wait_for_time(self) -> None:
+        """Wait while the client has used more time than it may."""
+        if (limit := self._time_limit) is not None and (wait_ms := limit.wait_ms()):
+            await asyncio.sleep(wait_ms / 1000)
+
+    @property
+    def _time_limit(self) -> Limit | None:
+        limits = self.backend.broker.quotas.of_user(self.caller)
+        return None if limits is None else limits.request
+
+    async def timed(self, work: Awaitable[T]) -> T:
+        """Await the work of one task of the call, and charge the client for the time that it uses.
+
+        A stream may stay open for days: its time is charged whenever it adds up to something.
+        """
+        used = 0.0
+
+        def use(seconds: float) -> None:
+            nonlocal used
+            used += seconds
+            if (limit := self._time_limit) is None:
+                used = 0.0
+            elif used >= limit.grain:
+                limit.charge(used)
+                used = 0.0
+
+        try:
+            return await throttling.measuring(work, use)
+        finally:
+            if used and (limit := self._time_limit) is not None:
+                limit.charge(used)

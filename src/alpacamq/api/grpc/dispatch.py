@@ -11,7 +11,6 @@ from alpacamq.api.http import throttling
 from alpacamq.api.http.login import AUTHORIZATION
 from alpacamq.api.http.messages import OpenConnection, Request
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
-from alpacamq.broker.quotas import Limit
 from alpacamq.model.errors import AlpacaError
 from alpacamq.security.principals import Principal
 from alpacamq.telemetry.logs import get_logger
@@ -20,6 +19,7 @@ from .call import Call
 from .errors import Expired, InternalError, InvalidField, ShuttingDown, Unimplemented
 from .rights import OPEN
 from .server import Server
+from .services import TRANSCODED_METHODS
 from .stream import Encoding, Stream
 
 log = get_logger(__name__)
@@ -83,7 +83,7 @@ async def serve_call(
         else:
             call = await _begin(server, client, stream, path, fields)
             tenant = call.tenant
-            await _run(server, call, server.handlers[path].func)
+            await _run(call, server.handlers[path].func)
     except AlpacaError as raised:
         error = raised
     except asyncio.CancelledError:
@@ -156,12 +156,11 @@ async def _authenticated(server: Server, request: Request) -> Caller:
     return server.login.known(request) or await server.login.authenticate(request)
 
 
-async def _run(server: Server, call: "Call[Any, Any]", method: Any) -> None:
+async def _run(call: "Call[Any, Any]", method: Any) -> None:
     """Run a method until its deadline."""
     work = method(call)
-    limits = server.quotas.of_user(call.caller) if server.quotas.is_active else None
-    if limits is not None and limits.request is not None:
-        work = _charged(limits.request, work)
+    if not call.method.startswith(TRANSCODED_METHODS):  # those are charged for as requests of HTTP
+        work = call.timed(work)
     if call.deadline is None:
         await work
         return
@@ -172,9 +171,3 @@ async def _run(server: Server, call: "Call[Any, Any]", method: Any) -> None:
         if not timeout.expired():
             raise
         raise Expired("the deadline of the call has passed") from None
-
-
-async def _charged(limit: Limit, work: Any) -> None:
-    """Await a method, and count for how long it has used the event loop."""
-    _, seconds = await throttling.measured(work)
-    limit.charge(seconds)

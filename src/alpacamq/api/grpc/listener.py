@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from alpacamq.api.listening import Connection, ConnectionLimit, ListenerSettings, ListeningSocket
+from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -88,12 +89,14 @@ class GrpcListener:
         self.addresses = {each.settings.name: each.bind() for each in self._sockets}
         return self.addresses[self._sockets[0].settings.name]
 
-    async def run(self, broker: Broker, addresses: Mapping[str, Address]) -> None:
-        """Serve until cancelled; `addresses` are those of all APIs by name."""
+    async def run(
+        self, broker: Broker, addresses: Mapping[str, Address], rest: Callable[[], RestApi]
+    ) -> None:
+        """Serve until cancelled; `addresses` are those of all APIs by name, `rest` returns the HTTP API."""
         loop = asyncio.get_running_loop()
         self._connection_limit.enforce(broker.quotas)
         async with asyncio.TaskGroup() as tasks:
-            self._start_loading = partial(self._begin_load, tasks, broker, addresses)
+            self._start_loading = partial(self._begin_load, tasks, broker, addresses, rest)
             try:
                 for each in self._sockets:
                     factory = partial(self._protocol, loop, each.settings)
@@ -138,17 +141,32 @@ class GrpcListener:
             self._load = self._start_loading()
 
     def _begin_load(
-        self, tasks: asyncio.TaskGroup, broker: Broker, addresses: Mapping[str, Address]
+        self,
+        tasks: asyncio.TaskGroup,
+        broker: Broker,
+        addresses: Mapping[str, Address],
+        rest: Callable[[], RestApi],
     ) -> "asyncio.Task[None]":
-        return tasks.create_task(self._load_server(tasks, broker, addresses))
+        return tasks.create_task(self._load_server(tasks, broker, addresses, rest))
 
     async def _load_server(
-        self, tasks: asyncio.TaskGroup, broker: Broker, addresses: Mapping[str, Address]
+        self,
+        tasks: asyncio.TaskGroup,
+        broker: Broker,
+        addresses: Mapping[str, Address],
+        rest: Callable[[], RestApi],
     ) -> None:
         loop = asyncio.get_running_loop()
         module: Any = await loop.run_in_executor(None, import_module, "alpacamq.api.grpc.connection")
         server = module.Server(
-            broker, addresses, self._limits, tasks, self._connections, self._connection_limit, self._stats
+            broker,
+            rest(),
+            addresses,
+            self._limits,
+            tasks,
+            self._connections,
+            self._connection_limit,
+            self._stats,
         )
         self._drain = server.drain
         self._make_connection = partial(module.Connection, server)

@@ -467,8 +467,8 @@ class ProduceStream:
 
     async def run(self) -> None:
         """Serve the stream until the client has ended its side and has all responses."""
-        receiving = asyncio.ensure_future(self._receive())
-        sending = asyncio.ensure_future(self._send())
+        receiving = asyncio.ensure_future(self._call.timed(self._receive()))
+        sending = asyncio.ensure_future(self._call.timed(self._send()))
         stopping = asyncio.ensure_future(self._call.backend.stopping.wait())
         tasks: set[asyncio.Future[Any]] = {receiving, sending, stopping}
         try:
@@ -505,8 +505,7 @@ class ProduceStream:
                 raise
             else:
                 write.when_done(partial(self._acknowledge, size, correlation_id, write))
-            if throttle_ms := call.charge(QuotaKey.PRODUCE, size, messages):
-                await asyncio.sleep(throttle_ms / 1000)
+            await call.pay(QuotaKey.PRODUCE, size, messages)
             while (
                 self._unacknowledged_bytes > MAX_UNACKNOWLEDGED_BYTES
                 or self._pending + len(self._responses) > MAX_UNACKNOWLEDGED_REQUESTS

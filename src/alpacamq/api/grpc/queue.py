@@ -227,8 +227,8 @@ class WorkStream:
 
     async def run(self, first: q.WorkRequest) -> None:
         """Serve the stream until the client ends it, or the broker stops."""
-        delivering = asyncio.ensure_future(self._deliver())
-        settling = asyncio.ensure_future(self._settle_requests(first))
+        delivering = asyncio.ensure_future(self._call.timed(self._deliver()))
+        settling = asyncio.ensure_future(self._call.timed(self._settle_requests(first)))
         stopping = asyncio.ensure_future(self._call.backend.stopping.wait())
         tasks: set[asyncio.Future[Any]] = {delivering, settling, stopping}
         try:
@@ -296,9 +296,7 @@ class WorkStream:
             response = q.WorkResponse()
             size = self._add(response, leased)
             await self._send(response)
-            throttle_ms = self._call.charge(QuotaKey.FETCH, size, len(leased)) if leased else 0
-            if throttle_ms:
-                await asyncio.sleep(throttle_ms / 1000)
+            await self._call.pay(QuotaKey.FETCH, size, len(leased))
 
     def _add(self, response: q.WorkResponse, leased: Sequence[LeasedRecord]) -> int:
         """Add messages to a response; return the size of their contents."""

@@ -1,6 +1,5 @@
 """The service `alpacamq.v1.Log`: reading a topic by position. `subscribing.py` has the members of groups."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -44,7 +43,7 @@ class LogService(LogBase):
         check()
         call.check_quota(QuotaKey.FETCH)
         await call.learn_topic(topic)
-        reading = until_stopped(self._backend, self._read(call, request, topic))
+        reading = until_stopped(self._backend, call.timed(self._read(call, request, topic)))
         await call.while_allowed(reading, check)
 
     async def Subscribe(self, call: Call[pb.SubscribeRequest, pb.SubscribeResponse]) -> None:  # noqa: N802
@@ -84,8 +83,7 @@ class LogService(LogBase):
         )
         add_skipped(response, cursor.identity, chunk.skipped)
         await call.send_bytes(chunk.fields + response.SerializeToString())
-        if throttle_ms := call.charge(QuotaKey.FETCH, len(chunk.fields), chunk.records):
-            await asyncio.sleep(throttle_ms / 1000)
+        await call.pay(QuotaKey.FETCH, len(chunk.fields), chunk.records)
 
     async def _cursors(
         self,

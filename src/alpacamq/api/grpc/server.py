@@ -30,6 +30,7 @@ class Server:
     def __init__(
         self,
         broker: Broker,
+        rest: RestApi,
         addresses: Mapping[str, Address],
         limits: GrpcLimits,
         tasks: asyncio.TaskGroup,
@@ -37,7 +38,7 @@ class Server:
         connection_limit: ConnectionLimit[GrpcConnection],
         stats: ListenerStats | None,
     ) -> None:
-        self.backend = Backend(broker, RestApi(broker, addresses), addresses)
+        self.backend = Backend(broker, rest, addresses)
         self.handlers = handlers(self.backend)
         self.limits = limits
         self.tasks = tasks

@@ -38,6 +38,8 @@ TRANSCODED = tuple(
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
+# What the names of their methods begin with.
+TRANSCODED_METHODS = tuple(f"{service.full_name}/" for service in TRANSCODED)
 
 # Each is a subclass of a generated base class, and is made with the backend.
 SERVICES: Sequence[Callable[[Backend], Any]] = (

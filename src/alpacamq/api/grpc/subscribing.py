@@ -154,7 +154,8 @@ class Subscription:
         """Serve the stream until the client ends its side."""
         try:
             await self._join()
-            await until_first(self._receive(), self._beat(), self._read())
+            parts = self._receive(), self._beat(), self._read()
+            await until_first(*map(self._call.timed, parts))
         finally:
             await self._leave()
 
@@ -492,8 +493,7 @@ class Subscription:
         fields = content.SerializeToString() + chunk.fields
         async with self._sending:
             await self._call.send_bytes(length_delimited(_RESPONSE, fields))
-        if throttle_ms := self._call.charge(QuotaKey.FETCH, len(chunk.fields), chunk.records):
-            await asyncio.sleep(throttle_ms / 1000)
+        await self._call.pay(QuotaKey.FETCH, len(chunk.fields), chunk.records)
 
     async def _wait_for_records(self) -> None:
         """Return when there may be records, or when the assignment has changed."""

@@ -41,7 +41,7 @@ from .call import Backend, Call
 from .errors import CODES, InvalidField, to_status
 
 # Metadata that the HTTP API uses.
-_HEADERS = ("authorization", "traceparent", "user-agent", "x-request-id")
+_HEADERS = ("traceparent", "user-agent", "x-request-id")
 _VALUE = "google.protobuf.Value"
 _STATUS = "google.rpc.Status"
 _HEADER = "alpacamq.v1.Header"
@@ -266,6 +266,7 @@ class TranscodedMethod:
         request.principal = given.principal
         request.principal_expires_ms = given.principal_expires_ms
         request.authentication = given.authentication
+        request.caller = call.caller
         return request
 
     def _binding(self, message: Any) -> Binding:

@@ -4,6 +4,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -215,7 +216,12 @@ def without_credentials(request: Request, remaining_ms: int | None = None) -> Ca
 
 def host_of(request: Request) -> str:
     """Return the address of the client, as access rules name it."""
-    host = request.peer.rpartition(":")[0].strip("[]")
+    return _normal_host(request.peer.rpartition(":")[0])
+
+
+@lru_cache(maxsize=1024)
+def _normal_host(text: str) -> str:
+    host = text.strip("[]")
     try:
         return str(ip_address(host))
     except ValueError:

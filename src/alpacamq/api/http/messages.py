@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
+from alpacamq.security.callers import Caller
 from alpacamq.security.principals import Principal
 
 PROBLEM_JSON = "application/problem+json"
@@ -51,6 +52,23 @@ class OpenConnection(Protocol):
     def is_closed(self) -> bool: ...
 
 
+class Head:
+    """Everything before the body of a request, shared by all requests that begin with the same bytes."""
+
+    __slots__ = ("app", "body_bytes", "headers", "method", "path", "query_string", "routed")
+
+    def __init__(self, request: "Request") -> None:
+        self.method = request.method
+        self.path = request.path
+        self.query_string = request.query_string
+        self.headers = request.headers
+        self.body_bytes = len(request.body)
+        # The API that such requests end at, whatever their body, and what it has found out about them; None
+        # if none has said so yet.
+        self.app: App | None = None
+        self.routed: object = None
+
+
 class Request:
     """One complete request."""
 
@@ -58,8 +76,10 @@ class Request:
         "_query",
         "authentication",
         "body",
+        "caller",
         "connection",
         "has_tls",
+        "head",
         "headers",
         "is_last",
         "method",
@@ -78,6 +98,7 @@ class Request:
         headers: Mapping[str, str],
         body: bytes,
         peer: str,
+        head: Head | None = None,
     ) -> None:
         self.method = method
         # Percent-encoded as sent, without the query.
@@ -88,6 +109,8 @@ class Request:
         self.body = body
         # IP:PORT of the client.
         self.peer = peer
+        # What it shares with earlier requests; None for one whose head is not kept.
+        self.head = head
         # The connection that it came on, and whether that is closed after the response.
         self.connection: OpenConnection | None = None
         self.is_last = False
@@ -98,6 +121,8 @@ class Request:
         self.principal_expires_ms: int | None = None
         # Whether its listener requires authentication; None if security.authentication decides.
         self.authentication: bool | None = None
+        # The client, if the API that the request came through has authenticated it already.
+        self.caller: Caller | None = None
         self._query: Mapping[str, list[str]] | None = None
 
     @property
@@ -116,8 +141,8 @@ class Request:
         return f"<{self.method} {self.path} from {self.peer}, {len(self.body)} bytes>"
 
 
-# A Response is sent immediately. An awaitable is awaited in a task that is cancelled when the client
-# disconnects; APIs shield work that must not be interrupted.
+# A Response is sent immediately, and one that is Later when it is known. Any other awaitable is awaited in a
+# task that is cancelled when the client disconnects; APIs shield work that must not be interrupted.
 App = Callable[[Request], Response | Awaitable[Response]]
 
 

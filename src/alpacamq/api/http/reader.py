@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from .messages import Refused, Request
+from .messages import Head, Refused, Request
 
 KIB = 1 << 10
 
@@ -206,6 +206,38 @@ class Arrival(NamedTuple):
     held_bytes: int
 
 
+# Requests with these headers are always parsed.
+_NOT_KEPT = frozenset({"expect", "transfer-encoding", "upgrade"})
+# Heads that are kept, for all connections of a listener, and their size.
+MAX_KNOWN_HEADS = 512
+_MAX_KNOWN_BYTES = 4 * KIB
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+class KnownHeads:
+    """Heads of requests that were parsed before, by their bytes; the oldest are forgotten.
+
+    Clients send the same head again and again. A parser that is between two requests finds the same in the
+    same bytes, so it need not look at them twice.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, Head] = {}
+
+    def get(self, head: bytes) -> Head | None:
+        return self._heads.get(head)
+
+    def add(self, head: bytes, parsed: Head) -> None:
+        if len(self._heads) >= MAX_KNOWN_HEADS:
+            del self._heads[next(iter(self._heads))]
+        self._heads[head] = parsed
+
+    def clear(self) -> None:
+        self._heads.clear()
+
+
 # Of readers whose connection has ended.
 _NO_PARSER = HttpRequestParser(object())
 
@@ -213,7 +245,10 @@ _NO_PARSER = HttpRequestParser(object())
 class RequestReader:
     """The receiving side of one connection."""
 
-    def __init__(self, peer: str, max_body_bytes: int, room: Room) -> None:
+    def __init__(
+        self, peer: str, max_body_bytes: int, room: Room, known_heads: KnownHeads | None = None
+    ) -> None:
+        """`known_heads` are shared by readers with the same limit."""
         self.phase = Phase.BETWEEN
         # When the current head or body began to arrive.
         self.began_at = 0.0
@@ -224,6 +259,7 @@ class RequestReader:
         self._peer = peer
         self._max_body_bytes = max_body_bytes
         self._room = room
+        self._known_heads = KnownHeads() if known_heads is None else known_heads
         self._now = 0.0
         self._checked_host = ""
         # Grows with every parser callback, over the lifetime of the connection.
@@ -248,6 +284,41 @@ class RequestReader:
         if self.has_ended:
             return
         self._now = now
+        if self.phase is Phase.BETWEEN and isinstance(data, bytes):
+            end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+            head = self._known_heads.get(data[:end])
+            if head is not None and end + head.body_bytes == len(data) and self._room.take(head.body_bytes):
+                self._repeated(head, data[end:])
+                return
+            self._parse_and_keep(data, end)
+            return
+        self._parse_some(data)
+
+    def _repeated(self, head: Head, body: bytes) -> None:
+        """Complete a request whose head is known and whose body has arrived with it."""
+        request = Request(head.method, head.path, head.query_string, head.headers, body, self._peer, head)
+        self.arrivals.append(Arrival(request, Persistence.KEEP, len(body)))
+
+    def _parse_and_keep(self, data: bytes, end: int) -> None:
+        """Parse bytes that begin with a request; keep its head if it ends at `end`, and is all there is."""
+        count = len(self.arrivals)
+        self._parse_some(data)
+        if self.phase is not Phase.BETWEEN or self._chunked or self.has_ended:
+            return
+        if len(self.arrivals) != count + 1 or end > _MAX_KNOWN_BYTES:
+            return
+        request, persistence, _ = self.arrivals[-1]
+        if (
+            isinstance(request, Request)
+            and persistence is Persistence.KEEP
+            and end + len(request.body) == len(data)
+            and not self._asks_for_upgrade
+            and not _NOT_KEPT.intersection(request.headers)
+        ):
+            request.head = Head(request)
+            self._known_heads.add(data[:end], request.head)
+
+    def _parse_some(self, data: bytes | memoryview) -> None:
         heard = self._heard
         try:
             self._parse(data)

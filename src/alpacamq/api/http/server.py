@@ -1,22 +1,23 @@
 """One client connection. Requests are answered one at a time, in order of arrival.
 
 A turn handles all requests of one receive, or those that waited for a response to complete or to be sent;
-its responses go out in one write. A response that is not available immediately is awaited in a task of
-the listener, which is cancelled when the client disconnects. Reading continues meanwhile, up to a limit:
-otherwise a disconnect would go unnoticed.
+its responses go out in one write. A response that is not available immediately calls the connection when it
+is (`Later`), or is awaited in a task of the listener; both are cancelled when the client disconnects. Reading
+continues meanwhile, up to a limit: otherwise a disconnect would go unnoticed.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from email.utils import formatdate
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
+from alpacamq.broker.later import Later
 from alpacamq.broker.quotas import Quotas
 from alpacamq.model.address import Address, client_host
 from alpacamq.telemetry.logs import get_logger
@@ -36,6 +37,7 @@ from .reader import (
     TURN_SECONDS,
     Arrival,
     HttpLimits,
+    KnownHeads,
     Persistence,
     Phase,
     RequestReader,
@@ -116,6 +118,12 @@ class Backlog:
     @property
     def is_empty(self) -> bool:
         return not (self.reader.arrivals or self._unread)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to do for the connection when it has sent a response."""
+        reader = self.reader
+        return bool(reader.arrivals or self._unread or reader.awaits_continue)
 
     @property
     def is_full(self) -> bool:
@@ -212,6 +220,7 @@ class Shared:
         self.limits = limits
         self.tasks = tasks
         self.room = Room(limits.in_flight_bytes)
+        self.known_heads = KnownHeads()
         self.date_line = DateLine()
         self.connections: set[Connection] = set()
         self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, stats)
@@ -238,8 +247,8 @@ class Connection(asyncio.Protocol):
         self._stats = shared.stats
         self._out: list[bytes] = []
         self._out_bytes = 0
-        # The request that a task is answering.
-        self._task: asyncio.Task[None] | None = None
+        # What is answering a request, and the request.
+        self._task: asyncio.Task[None] | Later[Response] | None = None
         self._answering: Arrival | None = None
         # Set while pending responses exceed the limit; no further request is started.
         self._unsent_bytes = 0
@@ -260,7 +269,9 @@ class Connection(asyncio.Protocol):
         self._principal = transport.get_extra_info("principal")
         self._principal_expires_ms = transport.get_extra_info("principal_expires_ms")
         shared = self._shared
-        self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
+        self._backlog = Backlog(
+            RequestReader(self._peer, shared.limits.max_body_bytes, shared.room, shared.known_heads)
+        )
         is_within_quota = shared.connection_limit.is_within_quota(self._host, transport)
         if not (is_within_quota and shared.connection_limit.has_place(self._now)):
             self._send(_NO_PLACE if is_within_quota else _OVER_QUOTA, Persistence.CLOSE)
@@ -374,7 +385,8 @@ class Connection(asyncio.Protocol):
         try:
             if answered is not None:
                 self._finish(*answered)
-            self._answer_requests()
+            if answered is None or self._backlog.is_waiting:
+                self._answer_requests()
             self._flush()
             self._review_reading()
         except Exception:
@@ -413,15 +425,33 @@ class Connection(asyncio.Protocol):
         request.principal = self._principal
         request.principal_expires_ms = self._principal_expires_ms
         request.authentication = self._authentication
+        head = request.head
+        app = self._shared.app if head is None or head.app is None else head.app
         try:
-            answer = self._shared.app(request)
+            answer = app(request)
         except Exception as error:  # noqa: BLE001 - a bug costs one request
             answer = self._failure(request, error)
         if isinstance(answer, Response):
             self._finish(arrival, request, answer)
+        elif isinstance(answer, Later) and not answer.done():
+            self._answering = arrival
+            self._task = answer
+            answer.when_done(partial(self._answered, arrival, request))
         else:
             self._answering = arrival
             self._task = self._shared.tasks.create_task(self._await_answer(arrival, request, answer))
+
+    def _answered(
+        self, arrival: Arrival, request: Request, result: Response | Exception | Coroutine[Any, Any, Response]
+    ) -> None:
+        """Send a response that came later; a coroutine returns it."""
+        if isinstance(result, Exception):
+            result = self._failure(request, result)
+        if isinstance(result, Response):
+            self._task = self._answering = None
+            self._turn(Answered(arrival, request, result))
+        else:
+            self._task = self._shared.tasks.create_task(self._await_answer(arrival, request, result))
 
     async def _await_answer(self, arrival: Arrival, request: Request, answer: Awaitable[Response]) -> None:
         try:
@@ -520,7 +550,9 @@ class Connection(asyncio.Protocol):
         self._backlog.abandon()
         if self._answering is not None:
             self._shared.room.give(self._answering.held_bytes)
-        if self._task is not None:
+        if isinstance(self._task, Later):
+            self._task.cancel()
+        elif self._task is not None:
             # Not immediately: a task that never started would leave its coroutine unawaited.
             self._loop.call_soon(self._task.cancel)
         self._task = self._answering = None
@@ -601,6 +633,7 @@ class HttpListener:
         """
         assert self._shared is not None, "not running"
         self._shared.app = app
+        self._shared.known_heads.clear()  # they may name the former one
         self._shared.refuse = refuse
         if quotas is not None:
             self._shared.connection_limit.enforce(quotas)

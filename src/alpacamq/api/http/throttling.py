@@ -1,6 +1,6 @@
 """Quotas of HTTP requests: refused before any work while the client has to wait, and charged afterwards."""
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar
@@ -56,21 +56,33 @@ def _limit(limits: ClientLimits, key: QuotaKey | None) -> TrafficLimit | None:
     return limits.fetch if key is QuotaKey.FETCH else None
 
 
-@coroutine
-def measured(work: Awaitable[T]) -> Generator[Any, Any, tuple[T, float]]:
+async def measured(work: Awaitable[T]) -> tuple[T, float]:
     """Await something; return its result, and for how many seconds it has used the event loop."""
+    used = 0.0
+
+    def add(seconds: float) -> None:
+        nonlocal used
+        used += seconds
+
+    result = await measuring(work, add)
+    return result, used
+
+
+@coroutine
+def measuring(work: Awaitable[T], use: Callable[[float], None]) -> Generator[Any, Any, T]:
+    """Await something; report for how many seconds it has used the event loop whenever it waits or ends."""
     steps = work.__await__()
-    seconds = 0.0
     error: BaseException | None = None
     while True:
         began_at = monotonic()
         try:
             waited_for = next(steps) if error is None else steps.throw(error)
         except StopIteration as end:
-            return end.value, seconds + monotonic() - began_at
+            result: T = end.value
+            return result
         finally:
             error = None  # it references this frame
-        seconds += monotonic() - began_at
+            use(monotonic() - began_at)
         try:
             yield waited_for
         except BaseException as raised:  # noqa: BLE001 - for the work to handle, a cancellation above all

@@ -2,8 +2,9 @@
 
 Requests of a connection start in order of arrival and are answered in that order. Producing
 and fetching overlap; any other request that has to wait blocks those behind it. A turn handles
-all requests of one receive: its appends are written together, then its responses are sent
-together. A long turn is interrupted, and continues after the turns of other connections.
+all requests of one receive. Turns whose requests have appended end together, when every connection that
+has sent something has had its turn: their appends are written together, then their responses are sent. A long
+turn is interrupted, and continues after the turns of other connections.
 """
 
 import asyncio
@@ -207,12 +208,38 @@ class Shared:
         self.tasks = tasks
         self.limits = limits
         self.scratch = bytearray(scratch_bytes)
+        # How much of it frames occupy whose turns have not ended.
+        self.scratch_used = 0
+        self._scratch_limit = scratch_bytes - 3 * LARGE_BYTES
+        self._ending: list[Connection] = []
         self.buffers = Buffers()
         self.in_flight = InFlight(limits.in_flight_bytes)
         self.turns = Turns(loop)
         self.connections: set[Connection] = set()
         self.connection_limit = ConnectionLimit("kafka", self.connections, limits.max_connections, stats)
         self._is_hurrying = False
+
+    def end_soon(self, connection: "Connection", frame_bytes: int) -> None:
+        """End a turn, whose frames occupy so much of the scratch buffer, together with those of others."""
+        self.scratch_used += frame_bytes
+        self._ending.append(connection)
+        if self.scratch_used > self._scratch_limit:
+            self._end_turns()
+        elif len(self._ending) == 1:
+            self._loop.call_soon(self._end_turns)
+
+    def _end_turns(self) -> None:
+        """Write what the requests of several turns have staged, then send their responses."""
+        connections, self._ending = self._ending, []
+        self.scratch_used = 0
+        try:
+            self.requests.end_turn()
+        except Exception:
+            log.exception("connections_crashed", peers=[each.peer for each in connections])
+            for connection in connections:
+                connection.close("internal error")
+        for connection in connections:
+            connection.send_answers()
 
     def hurry(self) -> None:
         """Close slow connections that hold request memory while others wait for it, until cancelled."""
@@ -249,6 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self.in_turn = False
         self._send_due = False
+        self._ends_with_others = False
         self._large: mmap | None = None
         self._tls_outbox: TransportOutbox | None = None
         self._room_bytes = 0
@@ -351,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         return False  # close: a client that shuts down its sending side does not wait for responses
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._inbox.buffer()
+        return self._inbox.buffer(self._shared.scratch_used)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
@@ -376,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answered_bytes += size
         if not self.in_turn and not self._send_due:
             self._send_due = True
-            self._loop.call_soon(self._send_answers)
+            self._loop.call_soon(self.send_answers)
 
     def hold(self) -> None:
         """Start no further request until `proceed`."""
@@ -631,7 +659,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("connection_crashed", peer=self.peer)
             self.close("internal error")
-        self._end_turn()
+        if self.is_closed:
+            self._end_turn()
         if self.limits is not None:
             # The rest is charged with the next request: the responses of this turn are complete.
             self._uncharged_seconds = monotonic() - self._charged_at
@@ -642,11 +671,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not (self._awaits_room or self._mute_timer is not None):
             self._make_room()
-        self._inbox.park()
-        self._review()
+        frame_bytes = self._inbox.park()
+        if self._ends_with_others:
+            self._ends_with_others = False
+            self._send_due = True
+            self._shared.end_soon(self, frame_bytes)
+        else:
+            self._review()
 
     def _end_turn(self) -> None:
-        """Commit staged batches, even after an error: the next turn overwrites their buffer."""
+        """Commit staged batches after an error: the next turn overwrites their buffer."""
         try:
             self._shared.requests.end_turn()
         except Exception:
@@ -671,6 +705,14 @@ class Connection(asyncio.BufferedProtocol):
             if self.now > until and not self._held:
                 self.hold()
                 self._shared.turns.call(self.proceed)
+        # Responses that are not complete may wait for the end of the turn.
+        if (
+            self._answers
+            and self._answers[-1].pieces is None
+            and not (over_limit or self._held or self._large is not None)
+        ):
+            self._ends_with_others = True
+            return False
         self._shared.requests.end_turn()
         self._give_back_large()
         self._drain_answers()
@@ -727,7 +769,8 @@ class Connection(asyncio.BufferedProtocol):
             room_bytes, self._room_bytes = self._room_bytes, 0
             self._shared.in_flight.give(self, room_bytes)
 
-    def _send_answers(self) -> None:
+    def send_answers(self) -> None:
+        """Send complete responses."""
         self._send_due = False
         if not self.is_closed:
             self._drain_answers()

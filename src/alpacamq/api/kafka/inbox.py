@@ -102,6 +102,7 @@ _FOREIGN = {
     b"PRI": "HTTP",
 }
 
+_NOTHING = memoryview(b"")
 _POOLED = 8
 _POOLED_BYTES = 2 << 20
 
@@ -135,8 +136,10 @@ class Inbox:
         self._scratch = scratch
         self._max_frame_bytes = max_frame_bytes
         self._limit_name = "kafka.max_request_bytes is"
-        self._view = memoryview(b"")
+        self._view = _NOTHING
         self._at = 0
+        # Where in the scratch buffer the last bytes were received.
+        self._start = 0
         self._rest = bytearray()
         self._large: memoryview | None = None
         self._filled = 0
@@ -179,22 +182,23 @@ class Inbox:
         """Whether there is room for more bytes of a large frame, which is incomplete."""
         return self._large is not None and self._filled < self._room_bytes
 
-    def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
+    def buffer(self, scratch_used: int = 0) -> memoryview:
+        """Return the buffer for the next bytes; others use the first bytes of the scratch buffer."""
         if self._large is not None:
             return self._large[self._filled : self._room_bytes]
-        return memoryview(self._scratch)[len(self._rest) :]
+        self._start = scratch_used
+        return memoryview(self._scratch)[scratch_used + len(self._rest) :]
 
     def received(self, count: int) -> None:
         """Note that `count` bytes were written to `buffer`."""
         if self._large is not None:
             self._filled += count
             return
-        rest = len(self._rest)
+        start, rest = self._start, len(self._rest)
         if rest:
-            self._scratch[:rest] = self._rest
+            self._scratch[start : start + rest] = self._rest
             self._rest.clear()
-        self._view = memoryview(self._scratch)[: rest + count]
+        self._view = memoryview(self._scratch)[start : start + rest + count]
         self._at = 0
 
     def reopen(self) -> None:
@@ -245,16 +249,21 @@ class Inbox:
         """Extend the reservation of the large frame."""
         self._room_bytes += added_bytes
 
-    def park(self) -> None:
-        """End the turn: copy the remaining bytes, because the scratch buffer is shared."""
-        if self._at < len(self._view):
-            self._rest = bytearray(self._view[self._at :])
-        self._view = memoryview(b"")
+    def park(self) -> int:
+        """End the turn: copy the remaining bytes, because the scratch buffer is shared.
+
+        Returns how many bytes its frames occupy.
+        """
+        frame_bytes = self._at
+        if frame_bytes < len(self._view):
+            self._rest = bytearray(self._view[frame_bytes:])
+        self._view = _NOTHING
         self._at = 0
+        return frame_bytes
 
     def drop(self) -> None:
         """Drop all received bytes and free their memory."""
         self._rest = bytearray()
-        self._view = memoryview(b"")
+        self._view = _NOTHING
         self._large = None
         self.wanted_bytes = None

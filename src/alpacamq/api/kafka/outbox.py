@@ -1,6 +1,7 @@
 """The send queue of a connection: bytes from memory, and slices of log files.
 
-On a plain connection slices go out by sendfile. The socket is a duplicate of the transport's, because the
+On a plain connection small slices are read and sent together with the bytes around them, and others go out by
+sendfile. The socket is a duplicate of the transport's, because the
 event loop's transports have no sendfile. Nothing is written through the transport, so that the order of bytes
 is decided here only. With TLS everything goes through the transport, which encrypts it: slices are read in
 portions, no more of them than the client takes.
@@ -20,6 +21,8 @@ Piece = bytes | bytearray | memoryview | Readable
 
 # sendmsg takes 1024 buffers at most; far fewer already make the cost of the system call negligible.
 _GATHERED = 64
+# A slice up to this size is read: that takes less time than system calls of its own.
+_SMALL_SLICE_BYTES = 16 << 10
 # Bytes that one connection may send before others get their turn: a few milliseconds of copying.
 _TURN_BYTES = 2 << 20
 # With TLS: bytes that are read and encrypted at once, those that the transport may hold, and a turn.
@@ -143,9 +146,10 @@ class SocketOutbox(Outbox):
                 if budget <= 0:
                     raise BlockingIOError
                 head = self._queue[0]
-                sent = (
-                    self._send_slice(head, budget) if isinstance(head, Readable) else self._send_bytes(budget)
-                )
+                if isinstance(head, Readable) and head.length > _SMALL_SLICE_BYTES:
+                    sent = self._send_slice(head, budget)
+                else:
+                    sent = self._send_bytes(budget)
                 self.sent_bytes += sent
                 budget -= sent
         except BlockingIOError:
@@ -167,8 +171,7 @@ class SocketOutbox(Outbox):
                 head.failed(error)
             raise
         if sent == 0:
-            # The length of the response is sent already: the connection must be closed.
-            raise OSError(f"{head.path} ends before byte {head.position + head.length}")
+            raise _ends_early(head)
         self._sent_of_head += sent
         self.queued_bytes -= sent
         if self._sent_of_head == head.length:
@@ -179,9 +182,7 @@ class SocketOutbox(Outbox):
 
     def _send_bytes(self, most: int) -> int:
         queue = self._queue
-        if len(queue) == 1:
-            head = queue[0]
-            assert not isinstance(head, Readable)
+        if len(queue) == 1 and not isinstance(head := queue[0], Readable):
             sent = self._socket.send(_part(head, self._sent_of_head, most))
         else:
             sent = self._send_gathered(most)
@@ -193,12 +194,16 @@ class SocketOutbox(Outbox):
         buffers: list[bytes | bytearray | memoryview] = []
         flags = 0
         start = self._sent_of_head
-        for piece in self._queue:
-            if isinstance(piece, Readable):
-                flags = socket.MSG_MORE  # the bytes of the slice follow in the same packet
-                break
+        for at, piece in enumerate(self._queue):
             if len(buffers) == _GATHERED or most <= 0:
                 break
+            if isinstance(piece, Readable):
+                if piece.length > _SMALL_SLICE_BYTES:
+                    flags = socket.MSG_MORE  # the bytes of the slice follow in the same packet
+                    break
+                self._queue[at] = small = _read_slice(piece, 0, piece.length)
+                piece.release()
+                piece = small
             buffers.append(_part(piece, start, most))
             most -= len(buffers[-1])
             start = 0
@@ -217,6 +222,23 @@ class SocketOutbox(Outbox):
 def _part(piece: bytes | bytearray | memoryview, start: int, most: int) -> bytes | bytearray | memoryview:
     """Return up to `limit` bytes of a piece from `start` on, without a copy."""
     return piece if not start and len(piece) <= most else memoryview(piece)[start : start + most]
+
+
+def _read_slice(piece: Readable, start: int, size: int) -> bytes:
+    """Read a part of a slice. An OSError means that the connection must be closed."""
+    try:
+        part = piece.handle.read(size, piece.position + start)
+    except OSError as error:
+        piece.failed(error)
+        raise
+    if len(part) < size:
+        raise _ends_early(piece)
+    return part
+
+
+def _ends_early(piece: Readable) -> OSError:
+    """Return the error of a file that was cut: the length of the response is sent already."""
+    return OSError(f"{piece.path} ends before byte {piece.position + piece.length}")
 
 
 def _has_ended(connected: socket.socket) -> bool:
@@ -321,13 +343,6 @@ class TransportOutbox(Outbox):
 
     def _read(self, head: Readable) -> bytes:
         size = min(head.length - self._sent_of_head, _PORTION_BYTES)
-        try:
-            portion = head.handle.read(size, head.position + self._sent_of_head)
-        except OSError as error:
-            head.failed(error)
-            raise
-        if not portion:
-            # The length of the response is sent already: the connection must be closed.
-            raise OSError(f"{head.path} ends before byte {head.position + head.length}")
+        portion = _read_slice(head, self._sent_of_head, size)
         self._advance(len(portion))
         return portion

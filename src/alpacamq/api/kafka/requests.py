@@ -17,6 +17,7 @@ from alpacamq.telemetry.metrics import RequestStats
 
 from . import tenancy
 from .call import Backend, Call
+from .commits import OffsetCommits
 from .connection import Answer, Connection
 from .fetch import FetchRequests
 from .handlers import (
@@ -171,6 +172,7 @@ class KafkaRequests:
         self._access = backend.broker.access
         self._produce = ProduceRequests(backend.broker)
         self._fetch = FetchRequests(backend.broker)
+        self._commits = OffsetCommits(backend.broker)
         self._share = ShareRequests(backend.broker)
         self._sasl = SaslRequests(backend.broker.access)
         self._audit = backend.broker.audit
@@ -228,7 +230,7 @@ class KafkaRequests:
             work = connection.work(frame)
             rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)
             self._later(connection, api, work.drive(rest))
-        else:
+        elif api.key is not ApiKey.OFFSET_COMMIT or not self._commits.handle(connection, header, frame):
             work = connection.work(frame)
             request = decode(api.request, header.api_version, frame, header.body_at)
             if (tenant := self._access.tenant_of(connection.caller)) is not None:

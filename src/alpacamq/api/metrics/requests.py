@@ -25,14 +25,19 @@ class Traffic:
     __slots__ = ("_answers",)
 
     def __init__(self) -> None:
-        self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._answers: dict[tuple[str, str], Counter[int]] = {}
+
+    def of(self, method: str, path: str) -> Counter[int]:
+        """Return the responses of a route by status, to be counted there."""
+        return self._answers.setdefault((method, path), Counter())
 
     def count(self, method: str, path: str, status: int) -> None:
-        self._answers[method, path, status] += 1
+        self.of(method, path)[status] += 1
 
     def __iter__(self) -> Iterator[tuple[Answered, int]]:
-        for answered, count in sorted(self._answers.items()):
-            yield Answered(*answered), count
+        for (method, path), statuses in sorted(self._answers.items()):
+            for status, count in sorted(statuses.items()):
+                yield Answered(method, path, status), count
 
 
 def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:

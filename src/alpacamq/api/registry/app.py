@@ -109,7 +109,7 @@ class RegistryApi:
         try:
             content_type = _content_type(request.headers.get("accept", ""))
             context, path = _split_context(path)
-            caller = self._login.known(request)
+            caller = request.caller or self._login.known(request)
             if caller is None:
                 caller = await self._login.authenticate(request)
             endpoint, in_path = self._router.match(request.method, path)

@@ -1,13 +1,14 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sized
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sized
 from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
-from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from alpacamq.api.http.login import AUTHORIZATION
 from alpacamq.api.http.messages import Refused, Request, Response
 from alpacamq.broker.access import ANONYMOUS_CALLER, Caller
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.later import Later
 from alpacamq.broker.quotas import ClientLimits
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -35,7 +37,7 @@ from .router import Router, check_media_type, check_origin
 from .table import ROUTES
 
 if TYPE_CHECKING:
-    from alpacamq.telemetry.metrics import ListenerStats
+    from alpacamq.telemetry.metrics import Histogram, ListenerStats
 
 
 from alpacamq.api.http.messages import PROBLEM_JSON
@@ -66,6 +68,11 @@ class Arguments:
         self._decode = msgspec.json.Decoder(route.body).decode
         self._decode_leniently = msgspec.json.Decoder(route.body, strict=False).decode
 
+    def check_media_type(self, request: Request) -> None:
+        """Refuse a body that is not JSON."""
+        if self._body is not Nothing:
+            check_media_type(request.headers)
+
     def parameters(self, in_path: dict[str, str], request: Request) -> Any:
         """Parse the parameters of path and query."""
         values = in_path
@@ -84,10 +91,9 @@ class Arguments:
             raise _explained(error, self._parameters, is_body=False) from None
 
     def body(self, request: Request) -> Any:
-        """Parse the body; a missing one is an empty object."""
+        """Parse the body; a missing one is an empty object. Its media type has been checked."""
         if self._body is Nothing:
             return _NOTHING
-        check_media_type(request.headers)
         try:
             try:
                 return self._decode(request.body or b"{}")
@@ -197,13 +203,14 @@ class Endpoint:
     """A route with its parsers."""
 
     __slots__ = (
+        "answered",
         "arguments",
-        "is_asynchronous",
         "is_open",
         "may_wait",
         "path_names",
         "rights",
         "route",
+        "seconds",
         "topics",
         "uses_session",
     )
@@ -212,7 +219,6 @@ class Endpoint:
         self.route = route
         self.path_names = route.path_names
         self.arguments = Arguments(route)
-        self.is_asynchronous = iscoroutinefunction(route.handler)
         self.rights = rights.RIGHTS.get(rights.key_of(route), rights.UNLISTED)
         self.is_open = rights.key_of(route) in rights.OPEN
         self.may_wait = "wait_ms" in getattr(route.parameters, "__struct_fields__", ())
@@ -220,6 +226,16 @@ class Endpoint:
         self.uses_session = rights.key_of(route) != rights.LOG_IN
         # The topics that a request names.
         self.topics = tuple(right.names for right in self.rights if right.kind is ResourceType.TOPIC)
+        # Metrics, from the first response on: the number by status, and how long they took.
+        self.answered: Counter[int] | None = None
+        self.seconds: Histogram | None = None
+
+
+class Routed(NamedTuple):
+    """The endpoint of a request and the parameters in its head, which has been checked."""
+
+    endpoint: Endpoint
+    parameters: Any
 
 
 _encode = msgspec.json.Encoder().encode
@@ -242,6 +258,8 @@ class RestApi:
         self._quotas = broker.quotas
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        if request.caller is not None:
+            return self._limited(request, request.caller)
         access = self._access
         if (
             access.requires_login(request.authentication)
@@ -291,7 +309,7 @@ class RestApi:
             throttling.check_connection(self._quotas, request, caller)
             throttling.check(limits, route.quota)
         except AlpacaError as error:
-            self._count(route, HTTPStatus.TOO_MANY_REQUESTS, began_at)
+            self._count(endpoint, HTTPStatus.TOO_MANY_REQUESTS, began_at)
             return refusal(error, request)
         response = self._served(request, caller)
         if not isinstance(response, Response):
@@ -301,21 +319,31 @@ class RestApi:
         return response
 
     def _served(self, request: Request, caller: Caller) -> Response | Awaitable[Response]:
-        route: AnyRoute | None = None
+        endpoint: Endpoint | None = None
         tenant: str | None = None
         began_at = monotonic()
         try:
-            endpoint, in_path = self._router.match(request.method, request.path)
-            route, arguments = endpoint.route, endpoint.arguments
-            check_origin(request, route)
+            head = request.head
+            routed = None if head is None else head.routed
+            if isinstance(routed, Routed):
+                endpoint, parameters = routed
+                route = endpoint.route
+            else:
+                endpoint, in_path = self._router.match(request.method, request.path)
+                route = endpoint.route
+                check_origin(request, route)
             if not endpoint.is_open and self._access.requires_login(request.authentication):
                 self._login.check_authenticated(caller)
             if caller.session is not None:
                 self._check_csrf(request, endpoint, caller.session)
             if self._audit is not None:
                 self._audit.enter("http", rights.key_of(route), *_sender(request), caller)
-            parameters = arguments.parameters(in_path, request)
-            body = arguments.body(request)
+            if routed is None:
+                parameters = endpoint.arguments.parameters(in_path, request)
+                endpoint.arguments.check_media_type(request)
+                if head is not None:
+                    head.app, head.routed = self, Routed(endpoint, parameters)
+            body = endpoint.arguments.body(request)
             if (tenant := self._access.tenant_of(caller)) is not None:
                 if not endpoint.is_open:
                     self._access.check_active(caller)
@@ -328,15 +356,17 @@ class RestApi:
                 late = self._after_catching_up(endpoint, call)
                 return self._awaited(endpoint, call, late, began_at, tenant)
             answer = route.handler(call)
-            if endpoint.is_asynchronous:
+            if isinstance(answer, Later) and (call.sees_all or not endpoint.may_wait):
+                return answer.then(partial(self._answered, endpoint, call, began_at, tenant))
+            if isinstance(answer, Awaitable):
                 return self._awaited(endpoint, call, answer, began_at, tenant)
             response = _response(route, answer, tenant)
         except AlpacaError as error:
             response = refusal(error, request, tenant)
         except Exception as error:
-            self._count(route, _status_of(error), began_at)
+            self._count(endpoint, _status_of(error), began_at)
             raise
-        self._count(route, response.status, began_at)
+        self._count(endpoint, response.status, began_at)
         return response
 
     def _check_csrf(self, request: Request, endpoint: Endpoint, session: Session) -> None:
@@ -357,34 +387,60 @@ class RestApi:
         """Handle a request about a topic that may have been created through another node."""
         await self._metadata.catch_up()
         answer: Any = endpoint.route.handler(call)
-        return await answer if endpoint.is_asynchronous else answer
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def _awaited(
         self,
         endpoint: Endpoint,
         call: Call[Any, Any],
-        answer: Any,
+        work: Awaitable[Any],
         began_at: float,
         tenant: str | None,
     ) -> Response:
-        route = endpoint.route
+        answer: Any
         try:
             if endpoint.may_wait and not call.sees_all:
                 check = partial(rights.check, self._access, endpoint.rights, call)
-                answer = self._access.while_allowed(answer, call.caller, check)
-            answer = await answer
-            if route.quota is not None and self._quotas.is_active:
-                self._charge_messages(call.caller, route, answer)
-            response = _response(route, answer, tenant)
-            if route.method == "GET" and endpoint.rights and not call.sees_all:
-                # It may have waited, and a right may have been withdrawn meanwhile.
-                rights.check(self._access, endpoint.rights, call)
+                work = self._access.while_allowed(work, call.caller, check)
+            answer = await work
+        except AlpacaError as error:
+            answer = error.with_traceback(None)
+        except Exception as error:
+            self._count(endpoint, _status_of(error), began_at)
+            raise
+        answered = self._answered(endpoint, call, began_at, tenant, answer)
+        return answered if isinstance(answered, Response) else await answered
+
+    def _answered(
+        self,
+        endpoint: Endpoint,
+        call: Call[Any, Any],
+        began_at: float,
+        tenant: str | None,
+        answer: Any,
+    ) -> Response | Coroutine[Any, Any, Response]:
+        """Return the response for what a handler has returned or raised; a coroutine does the rest."""
+        if isinstance(answer, CoroutineType):
+            return self._awaited(endpoint, call, answer, began_at, tenant)
+        route = endpoint.route
+        try:
+            if isinstance(answer, AlpacaError):
+                response = refusal(answer, call.request, tenant)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                if route.quota is not None and self._quotas.is_active:
+                    self._charge_messages(call.caller, route, answer)
+                response = _response(route, answer, tenant)
+                if route.method == "GET" and endpoint.rights and not call.sees_all:
+                    # It may have waited, and a right may have been withdrawn meanwhile.
+                    rights.check(self._access, endpoint.rights, call)
         except AlpacaError as error:
             response = refusal(error, call.request, tenant)
         except Exception as error:
-            self._count(route, _status_of(error), began_at)
+            self._count(endpoint, _status_of(error), began_at)
             raise
-        self._count(route, response.status, began_at)
+        self._count(endpoint, response.status, began_at)
         return response
 
     def _charge_messages(self, caller: Caller, route: AnyRoute, answer: object) -> None:
@@ -392,11 +448,17 @@ class RestApi:
         if (limits := self._quotas.of_user(caller)) is not None:
             throttling.charge_messages(limits, route.quota, _messages_in(answer))
 
-    def _count(self, route: AnyRoute | None, status: int, began_at: float) -> None:
-        if route is not None:
-            self._backend.traffic.count(route.method, route.path, status)
+    def _count(self, endpoint: Endpoint | None, status: int, began_at: float) -> None:
+        if endpoint is None:
+            return
+        if (answered := endpoint.answered) is None:
+            route = endpoint.route
+            answered = endpoint.answered = self._backend.traffic.of(route.method, route.path)
             if self._stats is not None:
-                self._stats.of(f"{route.method} {route.path}").seconds.observe(monotonic() - began_at)
+                endpoint.seconds = self._stats.of(f"{route.method} {route.path}").seconds
+        answered[status] += 1
+        if endpoint.seconds is not None:
+            endpoint.seconds.observe(monotonic() - began_at)
 
 
 def _sender(request: Request) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from alpacamq.broker.publishing import Message
 from alpacamq.broker.queue.service import Delivery
 from alpacamq.model.durations import parse_duration
-from alpacamq.model.lanes import LANES_BY_NAME
+from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
@@ -41,6 +41,9 @@ class Priority(StrEnum):
     NORMAL = "normal"
     LOW = "low"
     BACKGROUND = "background"
+
+
+_PRIORITIES = tuple(Priority(lane.text) for lane in Lane)
 
 
 class Values(StrEnum):
@@ -88,8 +91,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.value is UNSET and self.value_base64 is UNSET:
             raise InvalidInput(f"{at}/value: missing; use null for a tombstone", f"{at}/value")
         return Message(
-            value=_bytes(self.value, self.value_base64, f"{at}/value"),
-            key=_bytes(self.key, self.key_base64, f"{at}/key"),
+            value=_bytes(self.value, self.value_base64, at, "value"),
+            key=_bytes(self.key, self.key_base64, at, "key"),
             headers=() if self.headers is UNSET else _headers(self.headers),
             partition=None if self.partition is UNSET else self.partition,
             timestamp_ms=(None if self.timestamp is UNSET else epoch_ms(self.timestamp)),
@@ -203,14 +206,32 @@ def topic_message(topic: str, partition: int, record: Record, values: Values) ->
 
 
 def leased_message(delivery: Delivery, values: Values) -> LeasedMessage:
+    record = delivery.record
+    if values is Values.TEXT and record.key is None and not record.headers and record.value is not None:
+        try:
+            return LeasedMessage(
+                partition=delivery.partition,
+                offset=record.offset,
+                timestamp=record.timestamp_ms,
+                key=None,
+                value=record.value.decode(),
+                topic=delivery.topic,
+                receipt=delivery.receipt,
+                delivery_count=delivery.delivery_count,
+                priority=_PRIORITIES[delivery.lane],
+                deadline=delivery.deadline_ms,
+                first_delivered=delivery.first_delivered_ms,
+            )
+        except UnicodeDecodeError:
+            pass  # shown as base64
     return LeasedMessage(
         topic=delivery.topic,
         receipt=delivery.receipt,
         delivery_count=delivery.delivery_count,
-        priority=Priority(delivery.lane.text),
+        priority=_PRIORITIES[delivery.lane],
         deadline=delivery.deadline_ms,
         first_delivered=delivery.first_delivered_ms,
-        **_shown(delivery.partition, delivery.record, values),
+        **_shown(delivery.partition, record, values),
     )
 
 
@@ -269,11 +290,12 @@ _SHOW: Mapping[Values, Callable[[dict[str, Any], str, bytes | None], None]] = {
 }
 
 
-def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> bytes | None:
+def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str, name: str) -> bytes | None:
+    """Return a key or value; `at` is the JSON pointer of its message."""
     if given is UNSET:
         return None if in_base64 is UNSET else in_base64
     if in_base64 is not UNSET:
-        raise ConflictingInput(f"{at}_base64: excludes {at.rpartition('/')[2]}", f"{at}_base64")
+        raise ConflictingInput(f"{at}/{name}_base64: excludes {name}", f"{at}/{name}_base64")
     content = bytes(given)
     try:
         if content[0] == 0x22:  # a quotation mark
@@ -283,9 +305,9 @@ def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> byt
         content.decode()
         return msgspec.json.format(content, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InvalidInput(f"{at}: not valid UTF-8", at) from None
+        raise InvalidInput(f"{at}/{name}: not valid UTF-8", f"{at}/{name}") from None
     except RecursionError:
-        raise InvalidInput(f"{at}: nested too deeply", at) from None
+        raise InvalidInput(f"{at}/{name}: nested too deeply", f"{at}/{name}") from None
 
 
 def _headers(headers: Headers) -> tuple[Header, ...]:

@@ -1,10 +1,12 @@
 """The SQS API: detects the protocol of a request, checks its signature and performs its action."""
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from itertools import count
 from time import monotonic
+from types import CoroutineType
+from typing import Any
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -13,8 +15,11 @@ from alpacamq.api.http import throttling
 from alpacamq.api.http.hosts import foreign_page
 from alpacamq.api.http.login import host_of
 from alpacamq.api.http.messages import Request, Response
+from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.access import Caller as Identity
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.later import Later
+from alpacamq.broker.quotas import ClientLimits
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.names import localized
 from alpacamq.security.quotas import QuotaKey
@@ -130,8 +135,19 @@ class SqsApi:
         self._requests = count()
         self._stats = None if broker.metrics is None else broker.metrics.listeners["sqs"]
 
-    def __call__(self, request: Request) -> Awaitable[Response]:
-        return self._serve(request, self._protocol_of(request))
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        serving = _Serving(request, self._protocol_of(request), self._next_id(), monotonic())
+        try:
+            action, parameters = self._admit(serving)
+            if self._metadata.may_be_behind and self._is_queue_unknown(action, parameters, serving.tenant):
+                # It may have been created through another node.
+                return self._after_catching_up(serving, action, parameters)
+            work = self._perform(serving, action, parameters)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            return self._refused(serving, error)
+        if isinstance(work, Later) and serving.limits is None:
+            return work.then(partial(self._answered, serving))
+        return self._awaited(serving, work)
 
     def refuse_host(self, request: Request, detail: str) -> Response:
         """Return the response to a request with a foreign Host header."""
@@ -145,61 +161,96 @@ class SqsApi:
     def _next_id(self) -> str:
         return f"{self._id_start}{next(self._requests):012x}"
 
-    async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
-        request_id = self._next_id()
-        began_at = monotonic()
-        action: Action | None = None
-        tenant: str | None = None
-        try:
-            # Signatures may be disabled, and browsers send forms and links of other sites without asking.
-            if (page := foreign_page(request)) is not None:
-                raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
-            identity = self._signatures.check(request)
-            tenant = self._access.tenant_of(identity)
-            action, parameters = protocol.read(request)
-            if tenant is not None:
-                self._access.check_active(identity)
-                action = self._of_tenant(tenant)[action.name]
-            if self._audit is not None:
-                client = request.headers.get("user-agent", "")
-                self._audit.enter("sqs", action.name, client, request_id, identity)
-            rights.check(self._access, identity, action.name, parameters)
-            if self._metadata.may_be_behind and self._is_queue_unknown(action, parameters, tenant):
-                # It may have been created through another node.
-                await self._metadata.catch_up()
-            limits = self._quotas.of_user(identity) if self._quotas.is_active else None
-            if limits is not None:
-                throttling.check_connection(self._quotas, request, identity)
-                throttling.check(limits, QUOTAS.get(action.name))
-            work = action.perform(parameters, _caller(request, identity))
-            if isinstance(parameters, r.ReceiveMessage) and self._access.limits(identity):
-                check = partial(rights.check, self._access, identity, action.name, parameters)
-                work = self._access.while_allowed(work, identity, check)
-            result, seconds = await throttling.measured(work) if limits is not None else (await work, 0.0)
-        except Fault as fault:
-            refused = fault
-            if fault.kind in AUTHENTICATION_FAULTS:
-                self._access.audit_login("", host_of(request), "signature", str(fault))
-        except AlpacaError as error:
-            refused = fault_of(error)
-        except Exception:  # an unexpected error fails one request, in the format of the client
-            log.exception("sqs_request_failed", request_id=request_id)
-            refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
-        else:
-            if tenant is not None:
-                result = _localized(tenant, result)
-            self._count(action, began_at, None)
-            response = protocol.answer(action, result, request_id)
-            if limits is not None:
-                key = QUOTAS.get(action.name)
-                throttling.charge(limits, key, len(request.body), len(response.body), seconds)
-                if key is not None:
-                    throttling.charge_messages(limits, key, _messages_in(result))
-            return response
-        self._count(action, began_at, refused)
+    def _admit(self, serving: "_Serving") -> tuple[Action, r.ActionRequest]:
+        """Read a request and check who sends it."""
+        request = serving.request
+        # Signatures may be disabled, and browsers send forms and links of other sites without asking.
+        if (page := foreign_page(request)) is not None:
+            raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
+        identity = serving.identity = self._signatures.check(request)
+        tenant = serving.tenant = self._access.tenant_of(identity)
+        action, parameters = serving.protocol.read(request)
+        serving.action = action
         if tenant is not None:
-            refused = Fault(refused.kind, localized(tenant, str(refused)))
-        return protocol.refusal(refused, request_id)
+            self._access.check_active(identity)
+            action = serving.action = self._of_tenant(tenant)[action.name]
+        if self._audit is not None:
+            client = request.headers.get("user-agent", "")
+            self._audit.enter("sqs", action.name, client, serving.request_id, identity)
+        rights.check(self._access, identity, action.name, parameters)
+        return action, parameters
+
+    def _perform(self, serving: "_Serving", action: Action, parameters: r.ActionRequest) -> Awaitable[Answer]:
+        """Begin an action within the quotas of its client."""
+        request, identity = serving.request, serving.identity
+        if self._quotas.is_active and (limits := self._quotas.of_user(identity)) is not None:
+            serving.limits = limits
+            throttling.check_connection(self._quotas, request, identity)
+            throttling.check(limits, QUOTAS.get(action.name))
+        work = action.perform(parameters, _caller(request, identity))
+        if isinstance(parameters, r.ReceiveMessage) and self._access.limits(identity):
+            check = partial(rights.check, self._access, identity, action.name, parameters)
+            work = self._access.while_allowed(work, identity, check)
+        return work
+
+    async def _after_catching_up(
+        self, serving: "_Serving", action: Action, parameters: r.ActionRequest
+    ) -> Response:
+        try:
+            await self._metadata.catch_up()
+            work = self._perform(serving, action, parameters)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            return self._refused(serving, error)
+        return await self._awaited(serving, work)
+
+    async def _awaited(self, serving: "_Serving", work: Awaitable[Answer]) -> Response:
+        try:
+            if serving.limits is None:
+                result = await work
+            else:
+                result, serving.seconds = await throttling.measured(work)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            return self._refused(serving, error)
+        return self._response(serving, result)
+
+    def _answered(self, serving: "_Serving", result: Any) -> Response | Coroutine[Any, Any, Response]:
+        """Return the response for what an action has returned; a coroutine does the rest."""
+        if isinstance(result, CoroutineType):
+            return self._awaited(serving, result)
+        if isinstance(result, Exception):
+            return self._refused(serving, result)
+        return self._response(serving, result)
+
+    def _response(self, serving: "_Serving", result: Answer) -> Response:
+        action, limits = serving.action, serving.limits
+        assert action is not None
+        if serving.tenant is not None:
+            result = _localized(serving.tenant, result)
+        self._count(action, serving.began_at, None)
+        response = serving.protocol.answer(action, result, serving.request_id)
+        if limits is not None:
+            key = QUOTAS.get(action.name)
+            size = len(serving.request.body)
+            throttling.charge(limits, key, size, len(response.body), serving.seconds)
+            if key is not None:
+                throttling.charge_messages(limits, key, _messages_in(result))
+        return response
+
+    def _refused(self, serving: "_Serving", error: Exception) -> Response:
+        """Return the response to a request that has failed, in the format of the client."""
+        if isinstance(error, Fault):
+            refused = error
+            if error.kind in AUTHENTICATION_FAULTS:
+                self._access.audit_login("", host_of(serving.request), "signature", str(error))
+        elif isinstance(error, AlpacaError):
+            refused = fault_of(error)
+        else:
+            log.error("sqs_request_failed", request_id=serving.request_id, exception=error)
+            refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
+        self._count(serving.action, serving.began_at, refused)
+        if serving.tenant is not None:
+            refused = Fault(refused.kind, localized(serving.tenant, str(refused)))
+        return serving.protocol.refusal(refused, serving.request_id)
 
     def _of_tenant(self, tenant: str) -> Mapping[str, Action]:
         if (actions := self._of_tenants.get(tenant)) is None:
@@ -220,6 +271,28 @@ class SqsApi:
         stats.seconds.observe(monotonic() - began_at)
         if refused is not None:
             stats.refused(refused.kind.code)
+
+
+class _Serving:
+    """A request, and what is known of it so far."""
+
+    __slots__ = (
+        "action", "began_at", "identity", "limits", "protocol", "request", "request_id", "seconds", "tenant"
+    )  # fmt: skip
+
+    def __init__(
+        self, request: Request, protocol: JsonProtocol | QueryProtocol, request_id: str, began_at: float
+    ) -> None:
+        self.request = request
+        self.protocol = protocol
+        self.request_id = request_id
+        self.began_at = began_at
+        self.identity: Identity = ANONYMOUS_CALLER
+        self.tenant: str | None = None
+        self.action: Action | None = None
+        # The quotas of the client, and for how long its request has used the event loop.
+        self.limits: ClientLimits | None = None
+        self.seconds = 0.0
 
 
 def _messages_in(result: Answer) -> int:

@@ -2,12 +2,14 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import md5
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alpacamq.api.queue_rights import check_received
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.later import Later
 from alpacamq.broker.queue.fifo import sequence_text
 from alpacamq.broker.queue.service import Delivery
 from alpacamq.model.headers import (
@@ -22,6 +24,7 @@ from alpacamq.model.headers import (
     SEQUENCE_NUMBER,
 )
 from alpacamq.model.topics import INT32_MAX
+from alpacamq.queues.messages import ReceiveRequest
 from alpacamq.telemetry.tracing import ClientApi
 
 from . import message_attributes
@@ -48,24 +51,37 @@ class Receiving:
         self._broker = broker
         self._directory = directory
 
-    async def receive(self, request: ReceiveMessage, caller: Caller) -> ReceiveMessageResult:
+    def receive(self, request: ReceiveMessage, caller: Caller) -> Later[ReceiveMessageResult]:
         queue = self._directory.by_url(request.queue_url)
         presentation = Presentation(queue, self._directory, request)
         _check(queue, request)
         visibility_s, wait_s = request.visibility_timeout, request.wait_time_seconds
         if wait_s is None:
             wait_s = int(queue.attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
-        deliveries = await self._broker.queues.receive(
-            queue.id,
+        wanted = ReceiveRequest(
+            queue=queue.id,
+            consumer="",
             max_messages=1 if request.max_number_of_messages is None else request.max_number_of_messages,
             visibility_ms=None if visibility_s is None else visibility_s * 1000,
             wait_ms=wait_s * 1000,
             # Several messages of a group are delivered in order; its others wait until these are settled.
             key_runs=queue.is_fifo,
-            api=ClientApi.SQS,
         )
+        received = self._broker.queues.receive_later(wanted, api=ClientApi.SQS)
+        return received.map(partial(self._received, queue, caller, presentation))
+
+    def _received(
+        self, queue: Queue, caller: Caller, presentation: "Presentation", deliveries: Sequence[Delivery]
+    ) -> ReceiveMessageResult | Coroutine[Any, Any, ReceiveMessageResult]:
+        if self._broker.access.limits(caller.identity):
+            return self._checked(queue, caller, presentation, deliveries)
+        return presentation.result(deliveries)
+
+    async def _checked(
+        self, queue: Queue, caller: Caller, presentation: "Presentation", deliveries: Sequence[Delivery]
+    ) -> ReceiveMessageResult:
         await check_received(self._broker, caller.identity, queue.id, deliveries, ClientApi.SQS)
-        return ReceiveMessageResult(messages=[presentation.message(delivery) for delivery in deliveries])
+        return presentation.result(deliveries)
 
 
 def _check(queue: Queue, request: ReceiveMessage) -> None:
@@ -133,9 +149,13 @@ class Presentation:
         )
         self._selection = Selection(request.message_attribute_names)
 
+    def result(self, deliveries: Sequence[Delivery]) -> ReceiveMessageResult:
+        """Return the result of a receive."""
+        return ReceiveMessageResult(messages=[self.message(each) for each in deliveries])
+
     def message(self, delivery: Delivery) -> ReceivedMessage:
         record = delivery.record
-        headers = {name: value or b"" for name, value in record.headers}
+        headers = {name: value or b"" for name, value in record.headers} if record.headers else {}
         attributes: dict[str, AttributeValue] = {}
         if headers and not self._selection.is_empty:
             attributes = self._selection.of(message_attributes.unpack(record.headers))
@@ -155,7 +175,7 @@ class Presentation:
         )
 
     def _message_id(self, delivery: Delivery, headers: Mapping[str, bytes]) -> str:
-        if (given := headers.get(MESSAGE_ID)) and (text := text_of(given[:MAX_ID_BYTES])):
+        if headers and (given := headers.get(MESSAGE_ID)) and (text := text_of(given[:MAX_ID_BYTES])):
             return text
         topic_id: TopicId = self._queue.topic.id
         partition, offset = delivery.partition, delivery.record.offset

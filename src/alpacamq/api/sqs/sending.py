@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.later import Later
 from alpacamq.broker.publishing import Published
 from alpacamq.broker.queue.fifo import DeduplicationScope, FifoPublished, sequence_text
 from alpacamq.broker.tracing.partition import Origin
@@ -25,41 +26,48 @@ class Sending:
         self._broker = broker
         self._directory = directory
 
-    async def send(self, request: SendMessage, caller: Caller) -> SendMessageResult:
+    def send(self, request: SendMessage, caller: Caller) -> Later[SendMessageResult]:
         queue = self._directory.by_url(request.queue_url)
         made = draft(queue, request, self._broker.time.now_ms(), caller.trace_header)
-        (sent,) = await self._publish(queue, [made], caller)
-        if isinstance(sent, Fault):
-            raise sent
-        return SendMessageResult(
-            message_id=sent.message_id,
-            md5_of_body=made.md5_of_body,
-            md5_of_attributes=made.md5_of_attributes,
-            md5_of_system_attributes=made.md5_of_system_attributes,
-            sequence_number=sent.sequence_number,
-        )
 
-    async def send_batch(self, request: SendMessageBatch, caller: Caller) -> SendMessageBatchResult:
+        def published(outcomes: Sequence[Sent | Fault]) -> SendMessageResult:
+            (sent,) = outcomes
+            if isinstance(sent, Fault):
+                raise sent
+            return SendMessageResult(
+                message_id=sent.message_id,
+                md5_of_body=made.md5_of_body,
+                md5_of_attributes=made.md5_of_attributes,
+                md5_of_system_attributes=made.md5_of_system_attributes,
+                sequence_number=sent.sequence_number,
+            )
+
+        return self._publish(queue, [made], caller).map(published)
+
+    def send_batch(self, request: SendMessageBatch, caller: Caller) -> Later[SendMessageBatchResult]:
         queue = self._directory.by_url(request.queue_url)
         check_entries(request.entries, "SendMessageBatchRequestEntry")
         result = SendMessageBatchResult(successful=[], failed=[])
         drafts = self._drafts(queue, request, result, caller.trace_header)
-        sent = await self._publish(queue, [made for _, made in drafts], caller)
-        for (entry_id, made), outcome in zip(drafts, sent, strict=True):
-            if isinstance(outcome, Fault):
-                result.failed.append(failure(entry_id, outcome))
-                continue
-            result.successful.append(
-                SendEntryResult(
-                    id=entry_id,
-                    message_id=outcome.message_id,
-                    md5_of_body=made.md5_of_body,
-                    md5_of_attributes=made.md5_of_attributes,
-                    md5_of_system_attributes=made.md5_of_system_attributes,
-                    sequence_number=outcome.sequence_number,
+
+        def published(outcomes: Sequence[Sent | Fault]) -> SendMessageBatchResult:
+            for (entry_id, made), outcome in zip(drafts, outcomes, strict=True):
+                if isinstance(outcome, Fault):
+                    result.failed.append(failure(entry_id, outcome))
+                    continue
+                result.successful.append(
+                    SendEntryResult(
+                        id=entry_id,
+                        message_id=outcome.message_id,
+                        md5_of_body=made.md5_of_body,
+                        md5_of_attributes=made.md5_of_attributes,
+                        md5_of_system_attributes=made.md5_of_system_attributes,
+                        sequence_number=outcome.sequence_number,
+                    )
                 )
-            )
-        return result
+            return result
+
+        return self._publish(queue, [made for _, made in drafts], caller).map(published)
 
     def _drafts(
         self, queue: Queue, request: SendMessageBatch, result: SendMessageBatchResult, trace_header: str
@@ -86,26 +94,32 @@ class Sending:
             )
         return drafts
 
-    async def _publish(self, queue: Queue, drafts: Sequence[Draft], caller: Caller) -> Sequence[Sent | Fault]:
+    def _publish(
+        self, queue: Queue, drafts: Sequence[Draft], caller: Caller
+    ) -> Later[Sequence[Sent | Fault]]:
+        if queue.is_fifo or not drafts:
+            return Later.of(self._publish_in_order(queue, drafts, caller))
+        messages = [made.message() for made in drafts]
+        published = self._broker.publisher.publish_later(
+            queue.name, messages, origin=Origin(ClientApi.SQS, caller.peer), traceparent=caller.traceparent
+        )
+        return published.map(
+            lambda outcomes: [_sent(queue, *pair) for pair in zip(drafts, outcomes, strict=True)]
+        )
+
+    async def _publish_in_order(
+        self, queue: Queue, drafts: Sequence[Draft], caller: Caller
+    ) -> Sequence[Sent | Fault]:
         if not drafts:
             return []
-        origin = Origin(ClientApi.SQS, caller.peer)
-        if queue.is_fifo:
-            results = await self._broker.fifo.publish(
-                queue.topic,
-                [made.fifo_message() for made in drafts],
-                scope=_scope(queue),
-                origin=origin,
-                traceparent=caller.traceparent,
-            )
-            return [_sent_to_fifo(queue, published) for published in results]
-        outcomes = await self._broker.publisher.publish(
-            queue.name,
-            [made.message() for made in drafts],
-            origin=origin,
+        results = await self._broker.fifo.publish(
+            queue.topic,
+            [made.fifo_message() for made in drafts],
+            scope=_scope(queue),
+            origin=Origin(ClientApi.SQS, caller.peer),
             traceparent=caller.traceparent,
         )
-        return [_sent(queue, made, outcome) for made, outcome in zip(drafts, outcomes, strict=True)]
+        return [_sent_to_fifo(queue, published) for published in results]
 
 
 def _scope(queue: Queue) -> DeduplicationScope:

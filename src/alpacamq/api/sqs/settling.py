@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from alpacamq.broker.queue.deliveries import read_receipt
+from alpacamq.broker.later import Later
 from alpacamq.broker.queue.service import Queues, Receipted
 from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action
@@ -82,18 +82,32 @@ class Settling:
         self._queues = queues
         self._directory = directory
 
-    async def delete(self, request: DeleteMessage, _caller: Caller) -> Answer:
+    def delete(self, request: DeleteMessage, _caller: Caller) -> Later[Answer]:
         queue = self._directory.by_url(request.queue_url)
-        (fault,) = await self._delete(queue, [request.receipt_handle])
-        if fault is not None:
-            raise fault
-        return NOTHING
+        receipt = request.receipt_handle
 
-    async def delete_batch(self, request: DeleteMessageBatch, _caller: Caller) -> SettleBatchResult:
+        def deleted(errors: Sequence[AlpacaError | None]) -> Answer:
+            if (fault := _deletion_fault(queue, receipt, errors[0])) is not None:
+                raise fault
+            return NOTHING
+
+        return self._delete(queue, [receipt]).map(deleted)
+
+    def delete_batch(self, request: DeleteMessageBatch, _caller: Caller) -> Later[SettleBatchResult]:
         queue = self._directory.by_url(request.queue_url)
-        check_entries(request.entries, "DeleteMessageBatchRequestEntry")
-        faults = await self._delete(queue, [entry.receipt_handle for entry in request.entries])
-        return _settled([entry.id for entry in request.entries], faults)
+        entries = request.entries
+        check_entries(entries, "DeleteMessageBatchRequestEntry")
+
+        def deleted(errors: Sequence[AlpacaError | None]) -> SettleBatchResult:
+            return _settled(
+                [entry.id for entry in entries],
+                [
+                    None if error is None else _deletion_fault(queue, entry.receipt_handle, error)
+                    for entry, error in zip(entries, errors, strict=True)
+                ],
+            )
+
+        return self._delete(queue, [entry.receipt_handle for entry in entries]).map(deleted)
 
     async def change_visibility(self, request: ChangeMessageVisibility, _caller: Caller) -> Answer:
         queue = self._directory.by_url(request.queue_url)
@@ -121,27 +135,12 @@ class Settling:
                 faults[index] = _extension_fault(settlement.receipt, error)
         return _settled([entry.id for entry in request.entries], faults)
 
-    async def _delete(self, queue: Queue, receipts: Sequence[str]) -> list[Fault | None]:
-        settlements = [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
-        errors = await self._settle(queue, settlements)
-        return [_deletion_fault(queue, *pair) for pair in zip(receipts, errors, strict=True)]
+    def _delete(self, queue: Queue, receipts: Sequence[str]) -> Later[list[AlpacaError | None]]:
+        return self._settle(queue, [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts])
 
-    async def _settle(self, queue: Queue, settlements: Sequence[Receipted]) -> list[AlpacaError | None]:
+    def _settle(self, queue: Queue, settlements: Sequence[Receipted]) -> Later[list[AlpacaError | None]]:
         """Settle messages and return the error of each; receipts of another queue are refused."""
-        errors: list[AlpacaError | None] = [_foreign(queue, settlement.receipt) for settlement in settlements]
-        ours = [place for place, error in enumerate(errors) if error is None]
-        answers = await self._queues.settle([settlements[place] for place in ours], api=ClientApi.SQS)
-        for place, answer in zip(ours, answers, strict=True):
-            errors[place] = answer
-        return errors
-
-
-def _foreign(queue: Queue, receipt: str) -> InvalidReceipt | None:
-    try:
-        found = read_receipt(receipt)
-    except InvalidReceipt as error:
-        return error.with_traceback(None)
-    return None if found.queue == queue.id else InvalidReceipt("the receipt belongs to another queue")
+        return self._queues.settle_later(settlements, only=queue.id, api=ClientApi.SQS)
 
 
 def _extension(receipt: str, visibility_s: int | None) -> Receipted:
@@ -163,9 +162,9 @@ def _extension_fault(receipt: str, error: AlpacaError) -> Fault:
 
 
 def _deletion_fault(queue: Queue, receipt: str, error: AlpacaError | None) -> Fault | None:
+    if error is None:
+        return None
     match error:
-        case None:
-            return None
         case InvalidReceipt():
             return _invalid_receipt(receipt)
         case StaleReceipt() if queue.is_fifo:

@@ -106,11 +106,13 @@ class Signatures:
 
     def _admitted(self, caller: Caller, how: str) -> Caller:
         """Return a client that may log in, and record that it has. Raises AuthenticationFailed."""
-        name = caller.principal.name
-        with self._recording(name, caller.host, how, caller.key_id):
+        try:
             self._access.check_admitted(caller)
+        except AuthenticationFailed as error:
+            self._refused(caller.principal.name, caller.host, how, caller.key_id, error)
+            raise
         if how:
-            self._access.audit_login(name, caller.host, how, key=caller.key_id)
+            self._access.audit_login(caller.principal.name, caller.host, how, key=caller.key_id)
         return caller
 
     @contextmanager
@@ -119,9 +121,12 @@ class Signatures:
         try:
             yield
         except AuthenticationFailed as error:
-            log.info("authentication_failed", peer=host, api="sqs", user=name, reason=str(error))
-            self._access.audit_login(name, host, how or "no credentials", str(error), key=key_id)
+            self._refused(name, host, how, key_id, error)
             raise
+
+    def _refused(self, name: str, host: str, how: str, key_id: str, error: AuthenticationFailed) -> None:
+        log.info("authentication_failed", peer=host, api="sqs", user=name, reason=str(error))
+        self._access.audit_login(name, host, how or "no credentials", str(error), key=key_id)
 
     def _failed(self, host: str) -> None:
         """Count a wrong key or signature. Raises RateLimited if an address has sent too many."""

@@ -5,7 +5,7 @@ is ahead of the disk: the core is discarded and rebuilt from what is stored.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from random import SystemRandom
 from typing import Protocol
@@ -325,7 +325,7 @@ class Quorum:
     def _write_all(self, readys: Sequence[Ready]) -> list[tuple[Snapshot, Sequence[Change]]]:
         """Write in order; return the snapshots that were installed. In a thread."""
         restored = []
-        for ready in readys:
+        for ready in _joined(readys):
             if ready.install is not None:
                 restored.append((ready.install, self._store.install(ready.install)))
             self._store.write(ready.hard_state, ready.truncate_from, ready.entries)
@@ -388,3 +388,18 @@ class Quorum:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+
+def _joined(readys: Sequence[Ready]) -> Iterator[Ready]:
+    """Join what only appends to what comes before, so that it needs no sync of its own."""
+    entries: list[Entry] = []
+    joined: Ready | None = None
+    for ready in readys:
+        appends = ready.hard_state is None and ready.truncate_from is None and ready.install is None
+        if joined is not None and not appends:
+            yield joined._replace(entries=entries)
+        if joined is None or not appends:
+            joined, entries = ready, []
+        entries += ready.entries
+    if joined is not None:
+        yield joined._replace(entries=entries)

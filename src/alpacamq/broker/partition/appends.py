@@ -16,6 +16,10 @@ class Acks(Enum):
     ALL = "all"  # once every replica in sync has it
 
 
+def _completed() -> None:
+    pass
+
+
 class Append:
     """A batch to be appended and its outcome.
 
@@ -42,6 +46,18 @@ class Append:
         self.timeout_ms = timeout_ms
         self.outcome: Appended | AlpacaError | None = None
 
+    def complete(self) -> None:
+        """Call `done`, after dropping it: it refers to the append, and would keep it until a collection."""
+        done, self.done = self.done, _completed
+        done()
+
+
+def completed() -> None:
+    """Take the place of the callback of an append that is done and that the callback refers to.
+
+    Otherwise both live until a garbage collection.
+    """
+
 
 def record_outcomes(appends: Iterable[Append], in_sync: Collection[int] = ()) -> None:
     """Record the outcome of batches in their traces, before it becomes visible.
@@ -65,4 +81,4 @@ def fail(appends: Iterable[Append], error: AlpacaError) -> None:
         append.outcome = error.with_traceback(None)
     record_outcomes(appends)
     for append in appends:
-        append.done()
+        append.complete()

@@ -65,6 +65,7 @@ class GroupCommit:
         # Flushes that wait for descriptors, and since when.
         self._postponed: dict[Partition, float] = {}
         self._report_at = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None  # before the first append
 
     def now(self, partition: Partition) -> None:
         """Flush now, or as soon as the running flush has ended."""
@@ -80,7 +81,8 @@ class GroupCommit:
         """Flush about `delay_ms` from now at the latest."""
         if partition in self._due:
             return
-        loop = asyncio.get_running_loop()
+        if (loop := self._loop) is None:
+            loop = self._loop = asyncio.get_running_loop()
         if (timer := self._timers.get(partition)) is not None:
             if timer.when() <= loop.time() + delay_ms / 1000:
                 return

@@ -470,7 +470,7 @@ class Partition:
             if self.traces is not None:
                 record_outcomes(ready, self._isr)
             for append in ready:
-                append.done()
+                append.complete()
 
     def follower_watermark(self, offset: int) -> None:
         """Note the high watermark of a partition that another broker leads."""
@@ -583,7 +583,7 @@ class Partition:
             record_outcomes(appends)
         self._advance_high_watermark(log.end_offset, added_bytes)
         for append in appends:
-            append.done()
+            append.complete()
 
     def flush_later(self) -> None:
         """Flush as late as the topic allows."""
@@ -622,7 +622,7 @@ class Partition:
         if self.traces is not None:
             record_outcomes(ready)
         for append in ready:
-            append.done()
+            append.complete()
 
     async def flush_to(self, offset: int) -> None:
         """Return once everything before `offset` is on disk, whatever the topic's flush settings say.
@@ -681,7 +681,7 @@ class Partition:
         else:
             self._advance_high_watermark(log.end_offset, 0)
         for append in ready:
-            append.done()
+            append.complete()
 
     def flush_failed(self, error: AlpacaError) -> None:
         """Fail all that wait for a flush, because none could begin."""
@@ -807,11 +807,12 @@ async def delete_before(partition: Partition, offset: int, executor: Executor) -
 class WriteBatcher:
     """The partitions with appends waiting for `commit`."""
 
-    __slots__ = ("_is_due", "_partitions")
+    __slots__ = ("_is_due", "_loop", "_partitions")
 
     def __init__(self) -> None:
         self._partitions: list[Partition] = []
         self._is_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # before the first append
 
     def stage(self, partition: Partition) -> None:
         """Register a partition with appends waiting."""
@@ -835,7 +836,9 @@ class WriteBatcher:
         """Commit after the tasks that are ready to run have had a chance to stage more."""
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._commit_due)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._commit_due)
 
     def _commit_due(self) -> None:
         self._is_due = False

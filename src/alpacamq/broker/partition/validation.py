@@ -10,6 +10,7 @@ from alpacamq.model.batch import (
     Codec,
     check_batch,
     check_produced,
+    read_header,
     stamp_append_time,
 )
 from alpacamq.model.errors import (
@@ -22,6 +23,7 @@ from alpacamq.model.errors import (
     RecordError,
 )
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ports import Buffer
 from alpacamq.model.records import read_records, write_batch
 from alpacamq.model.topics import INTERNAL_TOPICS, SETTINGS, TopicConfig
 
@@ -61,9 +63,7 @@ def admit(
 ) -> tuple[bytearray | memoryview, BatchHeader]:
     """Validate a batch and return it ready to be appended. Patches `data` in place."""
     if len(data) > config.max_message_bytes:
-        raise BatchTooLarge(
-            f"a batch of {len(data)} bytes is larger than max.message.bytes={config.max_message_bytes}"
-        )
+        raise _too_large(data, config)
     header = check_batch(data)
     check_produced(header)
     if header.is_control:
@@ -77,6 +77,22 @@ def admit(
     elif header.max_timestamp >= 0:
         check_timestamps(header.base_timestamp, header.max_timestamp, config, now_ms)
     return data, header
+
+
+def admit_own(data: bytearray, config: TopicConfig, now_ms: int) -> tuple[bytearray, BatchHeader]:
+    """Do the same as `admit` for a batch that this broker has just built of valid records."""
+    if len(data) > config.max_message_bytes:
+        raise _too_large(data, config)
+    header = read_header(data)
+    if config.message_timestamp_type == "LogAppendTime":
+        header = stamp_append_time(data, header, now_ms)
+    return data, header
+
+
+def _too_large(data: Buffer, config: TopicConfig) -> BatchTooLarge:
+    return BatchTooLarge(
+        f"a batch of {len(data)} bytes is larger than max.message.bytes={config.max_message_bytes}"
+    )
 
 
 def needs_unpacking(config: TopicConfig, header: BatchHeader) -> bool:

@@ -7,14 +7,17 @@ not a secret: the checksum detects mistyped and truncated handles.
 import binascii
 import struct
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.read.block_cache import Block, StoredBlocks
 from alpacamq.broker.remote.views import AnyPartition, PartitionViews, RemotePartition, is_only_copy
 from alpacamq.model.errors import (
+    AlpacaError,
     DamagedLog,
     InvalidGroupId,
     InvalidReceipt,
@@ -22,6 +25,7 @@ from alpacamq.model.errors import (
     PartitionNotReady,
 )
 from alpacamq.model.lanes import Lane
+from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement
@@ -38,6 +42,8 @@ _CHECK = struct.Struct(">I")
 _TO_OURS = bytes.maketrans(b"+/", b"-_")
 # Characters of the standard alphabet become one that is invalid in both.
 _FROM_OURS = bytes.maketrans(b"-_+/=", b"+/!!!")
+# By the length of the text modulo 4.
+_PADDING = (b"", b"===", b"==", b"=")
 
 
 class Receipt(NamedTuple):
@@ -65,12 +71,33 @@ def check_group(group: str) -> None:
 
 def write_receipt(receipt: Receipt) -> str:
     """Encode a receipt as letters, digits, '-' and '_'."""
-    (group_name, topic), topic_tag, partition, offset, delivery_count, generation = receipt
-    group = group_name.encode()
-    body = _FIXED.pack(_VERSION, partition, offset, delivery_count, generation, topic_tag, len(group))
-    body += group + topic.encode()
-    encoded = binascii.b2a_base64(body + _CHECK.pack(crc32c(body)), newline=False)
-    return encoded.translate(_TO_OURS).rstrip(b"=").decode()
+    queue, topic_tag, partition, offset, delivery_count, generation = receipt
+    return ReceiptWriter(queue, topic_tag).write(partition, offset, delivery_count, generation)
+
+
+class ReceiptWriter:
+    """Writes the receipts of one queue."""
+
+    __slots__ = ("_chars", "_group_bytes", "_names", "_topic_tag")
+
+    def __init__(self, queue: QueueId, topic_tag: bytes) -> None:
+        group = queue.group.encode()
+        self._group_bytes = len(group)
+        self._names = group + queue.topic.encode()
+        self._topic_tag = topic_tag
+        size = _FIXED.size + len(self._names) + _CHECK.size
+        self._chars = (4 * size + 2) // 3  # without padding
+
+    def write(self, partition: int, offset: int, delivery_count: int, generation: int) -> str:
+        """Encode the receipt of a delivery."""
+        body = (
+            _FIXED.pack(
+                _VERSION, partition, offset, delivery_count, generation, self._topic_tag, self._group_bytes
+            )
+            + self._names
+        )
+        encoded = binascii.b2a_base64(body + crc32c(body).to_bytes(4, "big"), newline=False)
+        return encoded[: self._chars].translate(_TO_OURS).decode("ascii")
 
 
 def read_receipt(text: str) -> Receipt:
@@ -79,18 +106,22 @@ def read_receipt(text: str) -> Receipt:
         raise InvalidReceipt(f"a receipt handle has 1 to {MAX_RECEIPT_CHARS} characters, not {len(text)}")
     try:
         encoded = text.encode("ascii").translate(_FROM_OURS)
-        data = binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4), strict_mode=True)
-        body, check = data[: -_CHECK.size], data[-_CHECK.size :]
-        if _CHECK.unpack(check)[0] != crc32c(body):
+        data = binascii.a2b_base64(encoded + _PADDING[len(encoded) % 4], strict_mode=True)
+        body = data[: -_CHECK.size]
+        if data[-_CHECK.size :] != crc32c(body).to_bytes(4, "big"):
             raise InvalidReceipt("the receipt handle is malformed or truncated")
         version, partition, offset, count, generation, tag, size = _FIXED.unpack_from(body)
         if version != _VERSION:
             raise InvalidReceipt(f"the receipt handle has an unknown version, {version}")
-        names = body[_FIXED.size :]
-        queue = QueueId(names[:size].decode(), names[size:].decode())
+        queue = _queue_of(body[_FIXED.size :], size)
     except (binascii.Error, struct.error, UnicodeDecodeError, UnicodeEncodeError):
         raise InvalidReceipt("the receipt handle is malformed or truncated") from None
-    return Receipt(queue, tag, partition, offset, count, generation)
+    return tuple.__new__(Receipt, (queue, tag, partition, offset, count, generation))
+
+
+@lru_cache(maxsize=256)
+def _queue_of(names: bytes, group_bytes: int) -> QueueId:
+    return QueueId(names[:group_bytes].decode(), names[group_bytes:].decode())
 
 
 Place = tuple[int, int]
@@ -125,6 +156,36 @@ class QueueReader:
                 block = await self._block(self._views.get(topic, index), offset)
                 block_of = index
             if block is not None and (record := block.record(offset)) is not None:
+                records[place] = record
+        return records
+
+    def read_now(self, topic: str, places: Iterable[Place]) -> dict[Place, Record] | None:
+        """Do the same as `read`; None if that has to wait for a disk or another broker, or fails."""
+        records: dict[Place, Record] = {}
+        block: Block | None = None
+        block_of = -1
+        # The batch of the last record, if it has no gaps, and its offsets.
+        batch: IndexedBatch | None = None
+        first = end = 0
+        for place in sorted(places):
+            index, offset = place
+            if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
+                partition = self._views.find(topic, index)
+                if partition is None or isinstance(partition, RemotePartition):
+                    return None
+                try:
+                    block = self._block_now(partition, offset)
+                except AlpacaError:
+                    return None
+                if block is None:
+                    return None
+                block_of = index
+                end = 0
+            if not first <= offset < end:
+                batch = block.gapless_batch(offset)
+                first, end = (0, 0) if batch is None else (batch.offsets[0], batch.offsets[-1] + 1)
+            record = block.record(offset) if batch is None else block.record_in(batch, offset - first)
+            if record is not None:
                 records[place] = record
         return records
 
@@ -189,11 +250,13 @@ class QueueReader:
             return self._blocks.cached(partition, offset) or await self._blocks.load(
                 partition, offset, INT64_MAX
             )
-        stable_offset = partition.last_stable_offset
-        return (
-            self._blocks.cached(partition, offset)
-            or self._blocks.load_now(partition, offset, stable_offset)
-            or await self._blocks.load(partition, offset, stable_offset)
+        return self._block_now(partition, offset) or await self._blocks.load(
+            partition, offset, partition.last_stable_offset
+        )
+
+    def _block_now(self, partition: Partition, offset: int) -> Block | None:
+        return self._blocks.cached(partition, offset) or self._blocks.load_now(
+            partition, offset, partition.last_stable_offset
         )
 
 
@@ -202,7 +265,7 @@ log = get_logger(__name__)
 EXPIRED = "expired"
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class Delivery(msgspec.Struct, frozen=True):
     """A leased message."""
 
     topic: str
@@ -250,8 +313,9 @@ def select_deliverable(
     size = 0
     is_full = False
     oldest_ms = limits.now_ms - settings.queue_ttl_ms if settings.queue_ttl_ms >= 0 else None
+    max_messages, max_bytes = limits.max_messages, limits.max_bytes
     for lease in leases:
-        record = records.get((lease.partition, lease.offset))
+        record = records.get(lease[:2])
         if record is None:
             missing += 1
             others.append(settled(lease, Action.DISCARD))
@@ -259,16 +323,13 @@ def select_deliverable(
             is_dropped = settings.queue_ttl_action == "drop"
             others.append(settled(lease, Action.DISCARD if is_dropped else Action.REJECT, EXPIRED))
         else:
-            size += size_of(record)
-            is_full = (
-                is_full
-                or len(deliveries) == limits.max_messages
-                or (bool(deliveries) and size > limits.max_bytes)
-            )
+            _, _, key, value, headers = record
+            size += size_of(record) if headers else len(key or b"") + len(value or b"")
+            is_full = is_full or len(deliveries) == max_messages or (size > max_bytes and bool(deliveries))
             if is_full:
                 others.append(settled(lease, Action.RELEASE_UNSEEN))
             else:
-                deliveries.append(LeasedRecord(lease, record))
+                deliveries.append(tuple.__new__(LeasedRecord, (lease, record)))
     if missing:
         log.warning("leased_records_missing", group=queue.group, topic=queue.topic, records=missing)
     return deliveries, others
@@ -276,23 +337,21 @@ def select_deliverable(
 
 def size_of(record: Record) -> int:
     """Return the size of a record's key, value and headers."""
-    size = len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += len(name) + len(value or b"")
+    _, _, key, value, headers = record
+    size = len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += len(name) + len(content or b"")
     return size
 
 
-def delivery_of(queue: QueueId, topic_tag: bytes, leased: LeasedRecord) -> Delivery:
-    """Return a leased message with its receipt."""
-    lease, record = leased
-    receipt = Receipt(queue, topic_tag, lease.partition, lease.offset, lease.delivery_count, lease.generation)
-    return Delivery(
-        topic=queue.topic,
-        partition=lease.partition,
-        record=record,
-        receipt=write_receipt(receipt),
-        delivery_count=lease.delivery_count,
-        lane=lease.lane,
-        deadline_ms=lease.deadline_ms,
-        first_delivered_ms=lease.first_delivered_ms,
-    )
+def deliveries_of(queue: QueueId, topic_tag: bytes, leased: Iterable[LeasedRecord]) -> list[Delivery]:
+    """Return leased messages with their receipts."""
+    topic = queue.topic
+    write = ReceiptWriter(queue, topic_tag).write
+    deliveries = []
+    for (partition, offset, count, lane, deadline_ms, first_delivered_ms, generation), record in leased:
+        receipt = write(partition, offset, count, generation)
+        deliveries.append(
+            Delivery(topic, partition, record, receipt, count, lane, deadline_ms, first_delivered_ms)
+        )
+    return deliveries

@@ -1,7 +1,6 @@
 """Hosts the queue engines and connects them with the log and the dead-letter writer."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from alpacamq.broker.dlq.writer import DlqWriter, MoveTargets
+from alpacamq.broker.later import Later
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.producer_ids import ProducerIds
 from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
@@ -26,6 +26,7 @@ from alpacamq.model.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     GroupIdNotFound,
+    NotCoordinator,
     PolicyViolation,
     UnknownTopic,
 )
@@ -87,13 +88,16 @@ class TopicWatchers:
     def __init__(self, topics: Topics, views: PartitionViews) -> None:
         self._topics = topics
         self._views = views
-        self._waiting: dict[str, Counter[Host]] = {}
+        # How many receives of each engine wait.
+        self._waiting: dict[str, dict[Host, int]] = {}
         # None: a partition that this broker is about to lead.
         self._watched: dict[str, list[AnyPartition | None]] = {}
 
     def wait(self, topic: str, host: Host) -> None:
         """Post RecordsArrived for the topic to the host, until `leave`."""
-        self._waiting.setdefault(topic, Counter())[host] += 1
+        if (waiting := self._waiting.get(topic)) is None:
+            waiting = self._waiting[topic] = {}
+        waiting[host] = waiting.get(host, 0) + 1
         if topic not in self._watched:
             self._watch(topic)
 
@@ -226,6 +230,7 @@ class QueueHost:
             requests=(*REQUESTS, CutTails),
             undo=self._undo,
         )
+        self._is_alone = resources.shards is None
         self._tasks: asyncio.TaskGroup | None = None
         self._topics_at_start = dict(topics.image.topics)
         self._low_on_ids = asyncio.Event()
@@ -264,9 +269,7 @@ class QueueHost:
     async def ask(self, request: QueueRequest[R]) -> R:
         """Return the reply of a queue's engine, on any broker, or raise it if it is an error."""
         queue = request.queue
-        check_group(queue.group)
-        if self._topics.image.topic(queue.topic).is_internal:
-            raise PolicyViolation(f"topic {queue.topic!r} is internal and cannot be used as a queue")
+        self._check(queue)
         loop = asyncio.get_running_loop()
         until = loop.time() + UNKNOWN_SECONDS
         while True:
@@ -277,6 +280,69 @@ class QueueHost:
                 if self._machines.is_complete or loop.time() >= until or not self._has_topic(queue):
                     raise
                 await asyncio.sleep(UNKNOWN_PAUSE_SECONDS)
+
+    def ask_later(self, request: SettleRequest | ReceiveRequest) -> Later[Any] | None:
+        """Do the same as `ask` for an engine on this broker; None if that has to wait for something.
+
+        Then it has not begun.
+        """
+        self._check(request.queue)
+        host = self._machines.loaded_here(request.routing_key)
+        if host is None or self._producer_ids.is_low:
+            return None
+        if isinstance(request, ReceiveRequest):
+            if self.views.remote(request.queue.topic):
+                return None
+            replied = self._receive_later(host, request)
+        else:
+            replied = Later()
+            host.submit_to(replied, request)
+        return replied if self._is_alone else replied.then(partial(self._or_elsewhere, request))
+
+    def _or_elsewhere(self, request: QueueRequest[Any], answer: Any) -> Any:
+        """Return a reply, or ask again: another broker may have the engine by now, or not know the topic."""
+        if isinstance(answer, AlpacaError) and isinstance(
+            answer, NotCoordinator | CoordinatorLoading | CoordinatorUnavailable | UnknownTopic
+        ):
+            return self.ask(request)
+        return answer
+
+    def _receive_later(self, host: Host, request: ReceiveRequest) -> Later[ReceiveReply]:
+        topic, waits = request.queue.topic, request.wait_ms > 0
+        handle: Later[ReceiveReply] = Later()
+        reply: ReceiveReply | AlpacaError | None = None
+
+        def cancel() -> None:
+            if reply is None:
+                if waits:
+                    self._watchers.leave(topic, host)
+                host.cancel(handle)
+            elif isinstance(reply, ReceiveReply):
+                self.release(request.queue, reply.messages)
+
+        def answered(answer: ReceiveReply | AlpacaError) -> None:
+            nonlocal reply
+            reply = answer
+            if replied.is_cancelled:
+                if isinstance(answer, ReceiveReply):
+                    self.release(request.queue, answer.messages)  # it was on its way already
+                return
+            if waits:
+                self._watchers.leave(topic, host)
+            replied.set_result(answer)
+
+        replied: Later[ReceiveReply] = Later(cancel)
+        handle.when_done(answered)
+        if waits:
+            self._watchers.wait(topic, host)
+        host.submit_to(handle, request)
+        return replied
+
+    def _check(self, queue: QueueId) -> None:
+        """Raise an error for a queue that cannot exist."""
+        check_group(queue.group)
+        if self._topics.image.topic(queue.topic).is_internal:
+            raise PolicyViolation(f"topic {queue.topic!r} is internal and cannot be used as a queue")
 
     def _has_topic(self, queue: QueueId) -> bool:
         return TopicName(queue.topic) in self._topics.image.topics

@@ -1,13 +1,16 @@
 """Queue mode for the APIs: receive and settle messages of any topic as a group."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple
 
 import msgspec
 
 from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
+from alpacamq.broker.later import Later
 from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.remote.redrives import RedriveCalls
@@ -18,6 +21,7 @@ from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import (
     AlpacaError,
+    InvalidReceipt,
     InvalidRequest,
     PartitionNotReady,
     StaleReceipt,
@@ -41,6 +45,7 @@ from alpacamq.queues.messages import (
     ReleaseConsumerRequest,
     ResetRequest,
     Settlement,
+    SettleReply,
     SettleRequest,
     ShareTerms,
     Start,
@@ -51,8 +56,9 @@ from .deliveries import (
     TOPIC_TAG_BYTES,
     Delivery,
     LeasedRecord,
+    Place,
     ReceiveLimits,
-    delivery_of,
+    deliveries_of,
     read_receipt,
     select_deliverable,
 )
@@ -75,6 +81,23 @@ class Receipted(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     delay_ms: int | None = None
     reason: str = ""
+
+
+class _Lease(NamedTuple):
+    """A receive, and when it began."""
+
+    request: ReceiveRequest
+    max_bytes: int
+    api: ClientApi
+    began: float
+
+
+def _fields(receipted: Receipted) -> tuple[str, Action, int | None, str]:
+    return receipted.receipt, receipted.action, receipted.delay_ms, receipted.reason
+
+
+async def _known(reply: ReceiveReply) -> ReceiveReply:
+    return reply
 
 
 class Queues:
@@ -118,25 +141,32 @@ class Queues:
         api: ClientApi = ClientApi.BROKER,
     ) -> list[Delivery]:
         """Lease messages as `lease` does, with receipts to settle them by."""
-        leased = await self.lease(
-            queue,
+        request = ReceiveRequest(
+            queue=queue,
             consumer=consumer,
             max_messages=max_messages,
             visibility_ms=visibility_ms,
             wait_ms=wait_ms,
-            max_bytes=max_bytes,
             partitions=partitions,
             start=start,
             key_runs=key_runs,
-            api=api,
         )
+        return await self.receive_later(request, max_bytes=max_bytes, api=api)
+
+    def receive_later(
+        self, request: ReceiveRequest, *, max_bytes: int = 16 << 20, api: ClientApi = ClientApi.BROKER
+    ) -> Later[list[Delivery]]:
+        """Do the same as `receive`, without a task while nothing has to be read from a disk."""
+        return self._lease_later(request, max_bytes, api).map(partial(self._with_receipts, request.queue))
+
+    def _with_receipts(self, queue: QueueId, leased: Sequence[LeasedRecord]) -> list[Delivery]:
         if not leased:
             return []
         try:
             topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
         except UnknownTopic:  # deleted meanwhile, and its queues with it
             return []
-        return [delivery_of(queue, topic_tag, each) for each in leased]
+        return deliveries_of(queue, topic_tag, leased)
 
     async def lease(
         self,
@@ -157,56 +187,179 @@ class Queues:
         Messages beyond `max_bytes` are released at once; at least one is returned. Cancelling the call
         releases the messages it would have returned.
         """
-        if max_messages < 1:
-            raise InvalidRequest(f"max_messages must be at least 1, not {max_messages}")
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        wanted = max_messages
+        request = ReceiveRequest(
+            queue=queue,
+            consumer=consumer,
+            max_messages=max_messages,
+            visibility_ms=visibility_ms,
+            wait_ms=wait_ms,
+            partitions=partitions,
+            start=start,
+            key_runs=key_runs,
+        )
+        return await self._lease_later(request, max_bytes, api)
+
+    def _lease_later(
+        self, request: ReceiveRequest, max_bytes: int, api: ClientApi
+    ) -> Later[list[LeasedRecord]]:
+        if request.max_messages < 1:
+            return Later.of(InvalidRequest(f"max_messages must be at least 1, not {request.max_messages}"))
+        lease = _Lease(request, max_bytes, api, monotonic())
+        try:
+            replied = self._host.ask_later(request)
+        except AlpacaError as error:
+            return Later.of(error.with_traceback(None))
+        if replied is None:
+            return Later.of(self._lease(lease, self._host.lease(request)))
+        return replied.then(partial(self._leased, lease))
+
+    def _leased(
+        self, lease: "_Lease", reply: ReceiveReply | Exception | Coroutine[Any, Any, ReceiveReply]
+    ) -> list[LeasedRecord] | Exception | Coroutine[Any, Any, list[LeasedRecord]]:
+        """Return the records of leases if they can be read now; else a coroutine that goes on."""
+        if isinstance(reply, Exception):
+            return reply
+        if not isinstance(reply, ReceiveReply):
+            return self._lease(lease, reply)
+        if not (leases := reply.messages):
+            return []
+        queue = lease.request.queue
+        records = self._host.reader.read_now(queue.topic, [each[:2] for each in leases])
+        if records is None or not (deliveries := self._deliverable(lease, reply, records)):
+            return self._lease(lease, _known(reply), records)
+        self._trace(lease, deliveries)
+        return deliveries
+
+    async def _lease(
+        self,
+        lease: "_Lease",
+        replied: Awaitable[ReceiveReply],
+        records: dict[Place, Record] | None = None,
+    ) -> list[LeasedRecord]:
+        """Return the records of leases, of further receives if the first ones cannot be delivered.
+
+        `records`: none of those of the first reply can be.
+        """
+        request = lease.request
+        spent_ms = 0  # before this receive
         while True:
-            spent_ms = int((loop.time() - began) * 1000)
-            left_ms = max(wait_ms - spent_ms, 0)
-            request = ReceiveRequest(
-                queue=queue,
-                consumer=consumer,
-                max_messages=wanted,
-                visibility_ms=visibility_ms,
-                wait_ms=left_ms,
-                partitions=partitions,
-                start=start,
-                key_runs=key_runs,
-            )
-            reply = await self._host.lease(request)
-            is_late = spent_ms >= max(wait_ms, _SKIP_SECONDS * 1000)
-            if reply.messages:
+            reply = await replied
+            is_late = spent_ms >= max(request.wait_ms, _SKIP_SECONDS * 1000)
+            if not reply.messages:
+                return []
+            wanted = request.max_messages
+            if records is None:
                 try:
-                    deliveries = await self._deliverable(queue, reply, max_messages, max_bytes)
+                    deliveries = await self._read_deliverable(lease, reply)
                 except PartitionNotReady:
                     # Its leader has changed, and does not know yet what is committed.
                     if is_late:
                         raise
                     await asyncio.sleep(_UNREADABLE_SECONDS)
-                    continue
-                if deliveries and self._host.traces is not None:
-                    self._host.traces.delivered(queue, deliveries, Origin(api, consumer))
-                if deliveries or is_late:
-                    return deliveries
-                wanted = max(max_messages, _SKIPPED_AT_ONCE)
-            else:
+                else:
+                    if deliveries:
+                        self._trace(lease, deliveries)
+                    if deliveries or is_late:
+                        return deliveries
+                    wanted = max(wanted, _SKIPPED_AT_ONCE)
+            elif is_late:
                 return []
+            else:
+                records, wanted = None, max(wanted, _SKIPPED_AT_ONCE)
+            spent_ms = int((monotonic() - lease.began) * 1000)
+            again = msgspec.structs.replace(
+                request, wait_ms=max(request.wait_ms - spent_ms, 0), max_messages=wanted
+            )
+            replied = self._host.lease(again)
+
+    def _trace(self, lease: "_Lease", deliveries: Sequence[LeasedRecord]) -> None:
+        if self._host.traces is not None:
+            request = lease.request
+            self._host.traces.delivered(request.queue, deliveries, Origin(lease.api, request.consumer))
 
     async def settle(
         self, settlements: Sequence[Receipted], *, api: ClientApi = ClientApi.BROKER
     ) -> list[AlpacaError | None]:
         """Settle deliveries of any queues by receipt; return None or an error for each, in order."""
+        return await self.settle_later(settlements, api=api)
+
+    def settle_later(
+        self,
+        settlements: Sequence[Receipted],
+        *,
+        only: QueueId | None = None,
+        api: ClientApi = ClientApi.BROKER,
+    ) -> Later[list[AlpacaError | None]]:
+        """Do the same as `settle`, without a task if all are of one queue whose engine is here.
+
+        Receipts of another queue than `only` are refused.
+        """
         results: list[AlpacaError | None] = [None] * len(settlements)
         by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
-        for place, receipted in enumerate(settlements):
+        known: tuple[QueueId, bytes] | None = None
+        for place, (receipt, action, delay_ms, reason) in enumerate(map(_fields, settlements)):
             try:
-                queue, settlement = self._read(receipted)
+                queue, tag, partition, offset, count, generation = read_receipt(receipt)
+                if known != (queue, tag):
+                    if only is not None and queue != only:
+                        raise InvalidReceipt("the receipt belongs to another queue")
+                    self._check_topic(queue.topic, tag)
+                    known, entries = (queue, tag), by_queue.setdefault(queue, [])
             except AlpacaError as error:
                 results[place] = error.with_traceback(None)
             else:
-                by_queue.setdefault(queue, []).append((place, settlement))
+                settlement = (partition, offset, action, count, generation, None, delay_ms, reason, "")
+                entries.append((place, tuple.__new__(Settlement, settlement)))
+        if len(by_queue) == 1:
+            ((queue, entries),) = by_queue.items()
+            some = tuple([settlement for _, settlement in entries])
+            replied = self._ask_to_settle(queue, some)
+            if replied is not None:
+                return replied.then(partial(self._settled, results, queue, entries, some, api))
+        return Later.of(self._settle_each(results, by_queue, api))
+
+    def _ask_to_settle(
+        self, queue: QueueId, settlements: tuple[Settlement, ...]
+    ) -> Later[SettleReply] | None:
+        try:
+            return self._host.ask_later(SettleRequest(queue=queue, settlements=settlements))
+        except AlpacaError:
+            return None  # raised again where it becomes the result of each
+
+    def _settled(
+        self,
+        results: list[AlpacaError | None],
+        queue: QueueId,
+        entries: Sequence[tuple[int, Settlement]],
+        settlements: Sequence[Settlement],
+        api: ClientApi,
+        reply: SettleReply | Exception | Coroutine[Any, Any, SettleReply],
+    ) -> list[AlpacaError | None] | Exception | Coroutine[Any, Any, list[AlpacaError | None]]:
+        """Add the results of one queue."""
+        if isinstance(reply, SettleReply):
+            if self._host.traces is not None:
+                self._host.traces.settled(queue, settlements, reply.results, Origin(api))
+            if len(entries) == len(results):
+                return list(reply.results)
+            answer: Sequence[AlpacaError | None] = reply.results
+        elif isinstance(reply, AlpacaError):
+            answer = [reply.with_traceback(None)] * len(entries)
+        elif isinstance(reply, Exception):
+            return reply
+        else:
+            reply.close()  # which asks for the same, without results for each
+            return self._settle_each(results, {queue: entries}, api)
+        for (place, _), result in zip(entries, answer, strict=True):
+            results[place] = result
+        return results
+
+    async def _settle_each(
+        self,
+        results: list[AlpacaError | None],
+        by_queue: Mapping[QueueId, Sequence[tuple[int, Settlement]]],
+        api: ClientApi,
+    ) -> list[AlpacaError | None]:
+        """Add the results of each queue."""
         # In parallel, so that they share a batch of the state machine where possible.
         asked = [
             self._try_to_settle(queue, [settlement for _, settlement in entries], api)
@@ -444,20 +597,29 @@ class Queues:
             return False
         return True
 
-    async def _deliverable(
-        self, queue: QueueId, reply: ReceiveReply, max_messages: int, max_bytes: int
+    async def _read_deliverable(self, lease: "_Lease", reply: ReceiveReply) -> list[LeasedRecord]:
+        queue, leases = lease.request.queue, reply.messages
+        try:
+            records = await self._host.reader.read(queue.topic, [each[:2] for each in leases])
+        except BaseException:
+            self._host.release(queue, leases)
+            raise
+        return self._deliverable(lease, reply, records)
+
+    def _deliverable(
+        self, lease: "_Lease", reply: ReceiveReply, records: dict[Place, Record]
     ) -> list[LeasedRecord]:
         """Return the leases that can be delivered; settle the others."""
-        leases = reply.messages
+        queue, leases = lease.request.queue, reply.messages
         try:
-            places = [(lease.partition, lease.offset) for lease in leases]
-            records = await self._host.reader.read(queue.topic, places)
             settings = self._host.settings(queue, reply.overrides)
         except BaseException:
             self._host.release(queue, leases)
             raise
         limits = ReceiveLimits(
-            max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.retention_clock.now_ms()
+            max_messages=lease.request.max_messages,
+            max_bytes=lease.max_bytes,
+            now_ms=self._host.retention_clock.now_ms() if settings.queue_ttl_ms >= 0 else 0,
         )
         deliveries, others = select_deliverable(queue, leases, records, settings, limits)
         if others and self._host.traces is not None:
@@ -465,18 +627,7 @@ class Queues:
         self._host.settle_soon(queue, others)
         return deliveries
 
-    def _read(self, receipted: Receipted) -> tuple[QueueId, Settlement]:
-        receipt = read_receipt(receipted.receipt)
-        topic = self._topics.image.topic(receipt.queue.topic)
-        if topic.id.bytes[:TOPIC_TAG_BYTES] != receipt.topic_tag:
-            raise StaleReceipt(f"the receipt belongs to a deleted topic named {topic.name!r}")
-        settlement = Settlement(
-            receipt.partition,
-            receipt.offset,
-            receipted.action,
-            receipt.delivery_count,
-            receipt.generation,
-            delay_ms=receipted.delay_ms,
-            reason=receipted.reason,
-        )
-        return receipt.queue, settlement
+    def _check_topic(self, topic: str, tag: bytes) -> None:
+        """Raise StaleReceipt unless a receipt belongs to the topic that has this name now."""
+        if self._topics.image.topic(topic).id.bytes[:TOPIC_TAG_BYTES] != tag:
+            raise StaleReceipt(f"the receipt belongs to a deleted topic named {topic!r}")

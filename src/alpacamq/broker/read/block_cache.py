@@ -259,6 +259,18 @@ class Block:
         within = offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
         if within >= len(offsets) or offsets[within] != offset:
             return None
+        return self.record_in(batch, within)
+
+    def gapless_batch(self, offset: int) -> IndexedBatch | None:
+        """Return the batch with a record at `offset`; None unless it has one at each of its offsets."""
+        place = bisect_right(self._firsts, offset) - 1
+        if place < 0 or (batch := self._index(place)) is None:
+            return None
+        offsets = batch.offsets
+        return batch if isinstance(offsets, range) and offset in offsets else None
+
+    def record_in(self, batch: IndexedBatch, within: int) -> Record | None:
+        """Return the record at an index of a batch; None if it is unreadable."""
         try:
             return batch.record(within)
         except CorruptBatch as error:

@@ -21,7 +21,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from alpacamq.broker.partition.appends import Append
+from alpacamq.broker.later import Later
+from alpacamq.broker.partition.appends import Append, completed
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import (
@@ -31,7 +32,7 @@ from alpacamq.model.errors import (
     NotCoordinator,
     NotLeader,
 )
-from alpacamq.model.records import Record, write_batch
+from alpacamq.model.records import write_new_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
 
@@ -110,6 +111,13 @@ class Now(Protocol):
     def now_ms(self) -> int: ...
 
 
+class Replied(Protocol):
+    """What waits for a reply: a future, or a result that comes Later."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+
+
 class Batching(NamedTuple):
     """Limits the requests of one batch by weight."""
 
@@ -173,9 +181,10 @@ class StateMachineHost(Generic[M]):
         self._machine: M | None = None
         self._gathered: deque[Pending] = deque()
         self._is_scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # before the first request
         self._posted_once: set[Request[Any]] = set()
         self._in_flight: deque[list[Outcome]] = deque()
-        self._pending: set[asyncio.Future[Any]] = set()
+        self._pending: set[Replied] = set()
         self._has_been_loaded = False
         # The reason the last load failed, if it did.
         self.failure: str | None = None
@@ -206,15 +215,24 @@ class StateMachineHost(Generic[M]):
     def submit(self, request: Request[R]) -> "asyncio.Future[R | AlpacaError]":
         """Add a request to the next batch. The future's result is the reply, or an AlpacaError."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._stopped is not None:
-            reply.set_result(self._stopped)
-            return reply
-        self._pending.add(reply)
-        reply.add_done_callback(self._pending.discard)
-        self._gather(Pending(request, reply))
+        self.submit_to(reply, request)
         return reply
 
-    def cancel(self, reply: "asyncio.Future[Any]") -> None:
+    def submit_to(self, reply: "Replied", request: Request[Any]) -> None:
+        """Add a request to the next batch; `reply` gets what the future of `submit` does."""
+        if self._stopped is not None:
+            reply.set_result(self._stopped)
+            return
+        self._pending.add(reply)
+        self._gather(Pending(request, reply))
+
+    def submit_for(self, request: Request[R], use: Callable[[R | AlpacaError], None]) -> None:
+        """Add a request to the next batch, and call `use` with the reply when it is known."""
+        reply: Later[Any] = Later()
+        reply.when_done(use)
+        self.submit_to(reply, request)
+
+    def cancel(self, reply: "Replied") -> None:
         """Withdraw a request. A reply that is already on its way still becomes the future's result."""
         self._pending.discard(reply)
         for at, pending in enumerate(self._gathered):
@@ -315,7 +333,9 @@ class StateMachineHost(Generic[M]):
         self._gathered.append(pending)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._handle_gathered)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._handle_gathered)
 
     def _handle_gathered(self) -> None:
         self._posted_once.clear()
@@ -345,11 +365,10 @@ class StateMachineHost(Generic[M]):
         if self._machine is None:
             unavailable = self._stopped or self._loading_again()
             for request, reply in batch:
-                if isinstance(reply, asyncio.Future):
-                    if not reply.done():
-                        reply.set_result(unavailable)
-                else:
+                if reply is None:
                     self._posted_before_load.append(request)
+                else:
+                    self._reply(reply, unavailable)
             return
         try:
             self._apply(self._machine.handle(batch, self._clock.now_ms()))
@@ -497,7 +516,7 @@ class StateMachineHost(Generic[M]):
             self._fail(NotCoordinator(f"this broker does not lead in epoch {self.leader_epoch} any more"))
             return
         now_ms = self._clock.now_ms()
-        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(outcome.changes)])
+        batch = write_new_batch([(key, value, (), now_ms) for key, value in outcome.changes])
         outcomes = [outcome]
         append = Append(batch, read_header(batch), lambda: self._appended(append, outcomes))
         self._in_flight.append(outcomes)
@@ -512,6 +531,7 @@ class StateMachineHost(Generic[M]):
         return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
+        append.done = completed
         if not any(entry is outcomes for entry in self._in_flight):
             return  # the machine these records belonged to has failed meanwhile
         if isinstance(append.outcome, AlpacaError):
@@ -524,11 +544,16 @@ class StateMachineHost(Generic[M]):
             self._deliver(outcome)
 
     def _deliver(self, outcome: Outcome) -> None:
-        for reply, answer in outcome.replies:
-            if isinstance(reply, asyncio.Future) and not reply.done():
-                reply.set_result(answer)
         if outcome.effects and self._perform is not None:
             self._perform(outcome.effects)
+        for reply, answer in outcome.replies:
+            if reply is not None:
+                self._reply(reply, answer)
+
+    def _reply(self, reply: Any, answer: object) -> None:
+        self._pending.discard(reply)
+        if not reply.done():
+            reply.set_result(answer)
 
     def _fail(self, error: AlpacaError) -> None:
         if self._stopped is not None:
@@ -549,12 +574,11 @@ class StateMachineHost(Generic[M]):
         """
         self._machine = self._snapshot = None
         self._in_flight.clear()
-        for _, reply in self._gathered:
-            if isinstance(reply, asyncio.Future) and not reply.done():
-                reply.set_result(not_begun)
-        for reply in self._pending:
-            if not reply.done():
-                reply.set_result(reason)
+        for _, reply in list(self._gathered):
+            if reply is not None:
+                self._reply(reply, not_begun)
+        for reply in list(self._pending):
+            self._reply(reply, reason)
 
     def _loading_again(self) -> CoordinatorLoading:
         return CoordinatorLoading(f"{self.partition.identity} is being loaded again")

@@ -167,11 +167,25 @@ class StateMachineTopic(Generic[M]):
         await self.all()
         return self.host_at(self.index_of(key))
 
+    def loaded_host(self, key: str) -> StateMachineHost[M] | None:
+        """Return the host that `key` belongs to; None unless it is on this broker, and loaded."""
+        if not self._is_started:
+            return None
+        host = self._hosts.get(self.index_of(key))
+        return host if host is not None and host.machine is not None else None
+
     def host_at(self, index: int) -> StateMachineHost[M]:
         """Return the host of a partition. Raises NotCoordinator if another broker has it."""
         if (host := self._hosts.get(index)) is None:
             raise self._absence(index)
         return host
+
+    def loaded_here(self, key: str) -> StateMachineHost[M] | None:
+        """Return the host that `key` belongs to; None unless its machine is loaded on this broker."""
+        if not self._hosts:
+            return None
+        host = self._hosts.get(self.index_of(key))
+        return None if host is None or host.machine is None else host
 
     def index_of(self, key: str) -> int:
         """Return the partition that `key` belongs to; the topic exists."""

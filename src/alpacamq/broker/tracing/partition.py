@@ -16,7 +16,7 @@ from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicId, TopicPartition
 from alpacamq.model.ports import Buffer
-from alpacamq.model.records import Header, Record
+from alpacamq.model.records import Header, NewRecord, Record
 from alpacamq.model.topics import TopicConfig
 from alpacamq.telemetry.tracing import (
     Attribute,
@@ -337,13 +337,13 @@ class PartitionTraces:
             self._early_reads.clear()
 
     def publish_trace(
-        self, records: Iterable[Record], origin: Origin, received_us: int
+        self, records: Iterable[NewRecord], origin: Origin, received_us: int
     ) -> ProduceTrace | None:
         """Return the trace of records like `produce_trace`."""
         traced = []
-        for delta, record in enumerate(records):
-            if record.headers and (context := self.carried(record.headers)) is not None:
-                traced.append(Traced(delta, context, record.key))
+        for delta, (key, _, headers, _) in enumerate(records):
+            if headers and (context := self.carried(headers)) is not None:
+                traced.append(Traced(delta, context, key))
         if not traced and not self.offsets.period:
             return None
         trace = TracedProduce(self, origin.api, origin.client, received_us)
@@ -375,6 +375,11 @@ class PartitionTraces:
         if (carried := self.carried(record.headers)) is not None:
             return self.offsets.remember(carried.trace_id, record.offset)
         return self.offsets.find(record.offset)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether messages are sampled, or some are remembered."""
+        return bool(self.offsets.period or self.offsets.has_known)
 
     @property
     def may_be_read(self) -> bool:

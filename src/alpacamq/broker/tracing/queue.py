@@ -58,8 +58,13 @@ class QueueTraces:
     def delivered(self, queue: QueueId, leased: Iterable[LeasedRecord], origin: Origin) -> None:
         """Record messages that were leased and delivered to a consumer."""
         at_us = now_us()
+        index, traces, has_offsets = -1, None, False
         for lease, record in leased:
-            if (traces := self._traces(queue.topic, lease.partition)) is None:
+            if lease[0] != index:
+                index = lease[0]
+                traces = self._traces(queue.topic, index)
+                has_offsets = traces is not None and traces.has_offsets
+            if traces is None or not (has_offsets or record[4]):
                 continue
             if (context := traces.find(record)) is not None:
                 attributes: dict[str, Attribute] = {"lane": lease.lane.text, "deadline_ms": lease.deadline_ms}
@@ -91,10 +96,15 @@ class QueueTraces:
         at_us = now_us()
         index, traces = -1, None
         for settlement, error in zip(settlements, results, strict=True):
-            if settlement.partition != index:
-                index = settlement.partition
+            if settlement[0] != index:
+                index = settlement[0]
                 traces = self._traces(queue.topic, index)
-            if traces is None or error is not None or settlement.action not in _STEPS:
+            if (
+                traces is None
+                or not traces.has_offsets
+                or error is not None
+                or settlement.action not in _STEPS
+            ):
                 continue
             if (context := traces.at(settlement.offset)) is not None:
                 self._record_settled(queue, settlement, context, origin, at_us)

@@ -140,15 +140,17 @@ def _describe(cluster: Cluster, kind: str, names: Sequence[str]) -> list[_Descri
     return found
 
 
-@retry_transient
-def delete_group(cluster: Cluster, name: str) -> None:
-    """Delete a group without members and its offsets; NotFound if it does not exist."""
-    known = [group.name for group in list_groups(cluster)]
-    if name not in known:
-        raise NotFound("group", name, known)
-    coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    for result in coordinator.call(DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse).results:
-        check(f"deleting group {name!r}", result.error_code)
+def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
+    """Delete groups without members and their offsets; NotFound if one does not exist, and then none is."""
+    known = {group.name for group in list_groups(cluster)}
+    for name in names:
+        if name not in known:
+            raise NotFound("group", name, sorted(known))
+    for coordinator, theirs in cluster.by_coordinator(Coordinates.GROUP, names):
+        for some in batched(theirs, NAMES_PER_REQUEST):
+            answer = coordinator.call(DeleteGroupsRequest(groups_names=some), DeleteGroupsResponse)
+            for result in answer.results:
+                check(f"deleting group {result.group_id!r}", result.error_code)
 
 
 def _describe_classic(_cluster: Cluster, coordinator: Connection, names: Sequence[str]) -> list[_Described]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from alpacamq.client.errors import check, only
+from alpacamq.client.errors import check
 from alpacamq.client.options import Isolation as Isolation
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.errors import ProtocolError
@@ -40,6 +40,7 @@ from alpacamq.protocol.messages.share import (
 )
 
 from .cluster import NAMES_PER_REQUEST, Cluster, Coordinates, batched, retry_transient
+from .connection import Connection
 
 
 def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
@@ -130,35 +131,39 @@ class Extent:
         return min(max(offset, self.start), self.end)
 
 
+@retry_transient
 def extents(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = Isolation.UNCOMMITTED
 ) -> dict[TopicPartition, Extent]:
     """Return start and end of each partition; for read_committed the end is the last stable offset."""
     wanted = list(partitions)
-    starts = _ask(cluster, wanted, _EARLIEST, isolation)
-    ends = _ask(cluster, wanted, _LATEST, isolation)
+    leaders = cluster.by_leader(wanted)
+    starts = _offsets(leaders, _EARLIEST, isolation)
+    ends = _offsets(leaders, _LATEST, isolation)
     return {partition: Extent(starts[partition], ends[partition]) for partition in wanted}
 
 
+@retry_transient
 def ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the end of each partition."""
-    return _ask(cluster, list(partitions), _LATEST, Isolation.UNCOMMITTED)
+    return _offsets(cluster.by_leader(partitions), _LATEST, Isolation.UNCOMMITTED)
 
 
+@retry_transient
 def offsets_at(
     cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int | None]:
     """Return the offset of the first record at or after a time by partition, or None."""
-    found = _ask(cluster, list(partitions), max(0, timestamp_ms), Isolation.UNCOMMITTED)
+    leaders = cluster.by_leader(partitions)
+    found = _offsets(leaders, max(0, timestamp_ms), Isolation.UNCOMMITTED)
     return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
 
 
-@retry_transient
-def _ask(
-    cluster: Cluster, partitions: list[TopicPartition], at: int, isolation: Isolation
+def _offsets(
+    leaders: Sequence[tuple[Connection, Sequence[TopicPartition]]], at: int, isolation: Isolation
 ) -> dict[TopicPartition, int]:
     found = {}
-    for leader, theirs in cluster.by_leader(partitions):
+    for leader, theirs in leaders:
         topics = [
             ListOffsetsTopic(
                 name=name,
@@ -176,8 +181,8 @@ def _ask(
                 partition = TopicPartition(TopicName(topic.name), result.partition_index)
                 check(f"reading the offsets of {partition}", result.error_code)
                 found[partition] = result.offset
-    if missing := set(partitions) - found.keys():
-        raise ProtocolError(f"the response lacks the offsets of {', '.join(map(str, sorted(missing)))}")
+        if missing := set(theirs) - found.keys():
+            raise ProtocolError(f"the response lacks the offsets of {', '.join(map(str, sorted(missing)))}")
     return found
 
 
@@ -189,21 +194,33 @@ class ShareGroupOffset:
     lag: int
 
 
-@retry_transient
 def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareGroupOffset]:
     """Return the progress of a share group by partition."""
-    coordinator = cluster.coordinator(Coordinates.GROUP, group)
-    request = DescribeShareGroupOffsetsRequest(groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group)])
-    described = only(f"group {group!r}", coordinator.call(request, DescribeShareGroupOffsetsResponse).groups)
-    check(f"group {group!r}", described.error_code, described.error_message)
-    return {
-        TopicPartition(TopicName(topic.topic_name), each.partition_index): ShareGroupOffset(
-            start=each.start_offset, lag=each.lag
-        )
-        for topic in described.topics
-        for each in topic.partitions
-        if not each.error_code and each.start_offset >= 0
-    }
+    return share_group_offsets_of(cluster, [group])[group]
+
+
+@retry_transient
+def share_group_offsets_of(
+    cluster: Cluster, groups: Sequence[str]
+) -> dict[str, dict[TopicPartition, ShareGroupOffset]]:
+    """Return the progress of each share group by partition."""
+    found: dict[str, dict[TopicPartition, ShareGroupOffset]] = {group: {} for group in groups}
+    for coordinator, theirs in cluster.by_coordinator(Coordinates.GROUP, groups):
+        for some in batched(theirs, NAMES_PER_REQUEST):
+            request = DescribeShareGroupOffsetsRequest(
+                groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group) for group in some]
+            )
+            for described in coordinator.call(request, DescribeShareGroupOffsetsResponse).groups:
+                check(f"group {described.group_id!r}", described.error_code, described.error_message)
+                found[described.group_id] = {
+                    TopicPartition(TopicName(topic.topic_name), each.partition_index): ShareGroupOffset(
+                        start=each.start_offset, lag=each.lag
+                    )
+                    for topic in described.topics
+                    for each in topic.partitions
+                    if not each.error_code and each.start_offset >= 0
+                }
+    return found
 
 
 @retry_transient

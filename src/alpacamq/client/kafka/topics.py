@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from alpacamq.client.errors import Refused, check, only
+from alpacamq.client.errors import Refused, check, only, refusal
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from alpacamq.protocol.messages.configs import (
@@ -31,7 +31,7 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-from .cluster import Cluster, retry_transient
+from .cluster import NAMES_PER_REQUEST, Cluster, batched, retry_transient
 
 _TIMEOUT_MS = 20_000
 _TOPIC = 2
@@ -107,6 +107,15 @@ def _topic(described: MetadataResponseTopic) -> Topic:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """The outcome of creating a topic; -1 partitions if the broker does not say."""
+
+    name: str
+    partitions: int
+    refusal: Refused | None
+
+
 def create_topic(
     cluster: Cluster, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
 ) -> int:
@@ -114,26 +123,50 @@ def create_topic(
 
     -1 partitions or replicas leave the number to the broker.
     """
-    wanted = CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replicas,
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
+    created = only(
+        f"creating topic {name!r}",
+        create_topics(cluster, [name], partitions=partitions, replicas=replicas, settings=settings),
     )
-    answer = cluster.controller().call(
-        CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), CreateTopicsResponse
-    )
-    result = only(f"creating topic {name!r}", answer.topics)
-    check(f"creating topic {name!r}", result.error_code, result.error_message)
-    return result.num_partitions
+    if created.refusal is not None:
+        raise created.refusal
+    return created.partitions
+
+
+def create_topics(
+    cluster: Cluster, names: Sequence[str], *, partitions: int, replicas: int, settings: Mapping[str, str]
+) -> list[Created]:
+    """Create topics that differ only in their names; a refused one does not prevent the others."""
+    configs = [CreatableTopicConfig(name=key, value=value) for key, value in settings.items()]
+    controller = cluster.controller()
+    created = []
+    for some in batched(names, NAMES_PER_REQUEST):
+        wanted = [
+            CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=configs)
+            for name in some
+        ]
+        request = CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        for result in controller.call(request, CreateTopicsResponse).topics:
+            about, code = f"creating topic {result.name!r}", result.error_code
+            refused = refusal(about, code, result.error_message) if code else None
+            created.append(Created(name=result.name, partitions=result.num_partitions, refusal=refused))
+    return created
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
     """Delete a topic; NotFound if it does not exist."""
-    find_topic(cluster, name)
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=_TIMEOUT_MS)
-    for result in cluster.controller().call(request, DeleteTopicsResponse).responses:
-        check(f"deleting topic {name!r}", result.error_code, result.error_message)
+    delete_topics(cluster, [name])
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
+    """Delete topics; NotFound if one of them does not exist, and then none is deleted."""
+    cluster.topics(names)
+    controller = cluster.controller()
+    for some in batched(names, NAMES_PER_REQUEST):
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in some], timeout_ms=_TIMEOUT_MS
+        )
+        for result in controller.call(request, DeleteTopicsResponse).responses:
+            check(f"deleting topic {result.name!r}", result.error_code, result.error_message)
 
 
 def add_topic_partitions(cluster: Cluster, name: str, partitions: int) -> None:

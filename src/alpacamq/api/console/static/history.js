@@ -10,6 +10,13 @@ export const WINDOWS = [
   [3600, "1 h"],
 ];
 const TONES = 6;
+const WINDOW_S = 900;
+
+/** The window that the address of a page has. */
+export function windowOf(query) {
+  const wanted = Number(query.get("window"));
+  return WINDOWS.some(([seconds]) => seconds === wanted) ? wanted : WINDOW_S;
+}
 
 /** Load the series of the last `seconds`; `wanted` holds query parameters. */
 export async function history(wanted, seconds, signal, points = 150) {

@@ -8,9 +8,11 @@ function query(values) {
 }
 
 export const toTopic = (topic) => `#/topics/${part(topic)}`;
+export const toTopicChanges = (topic) => `${toTopic(topic)}/edit`;
 export const toMessages = (topic, where = {}) => `#/messages/${part(topic)}${query(where)}`;
 export const toProduce = (topic) => `#/produce${query({ topic })}`;
 export const toGroup = (group) => `#/groups/${part(group)}`;
+export const toGroupReset = (group) => `${toGroup(group)}/reset`;
 export const toQueue = (group, topic) => `#/queues/${part(group)}/${part(topic)}`;
 export const toDeadLetters = (topic) => `#/dead-letters/${part(topic)}`;
 export const toDelayed = (topic) => `#/delayed${query({ topic })}`;

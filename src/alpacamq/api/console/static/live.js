@@ -27,6 +27,18 @@ export class View {
     this.#seen();
   }
 
+  /** Keep choices in the address of the page, so that it can be shared and comes back; empty ones are left out. */
+  keep(choices) {
+    if (this.signal.aborted) return;
+    const [path, search = ""] = location.hash.split("?", 2);
+    const query = new URLSearchParams(search);
+    for (const [name, value] of Object.entries(choices)) {
+      if (value === "" || value === null || value === false) query.delete(name);
+      else query.set(name, value);
+    }
+    window.history.replaceState(window.history.state, "", query.size ? `${path}?${query}` : path || "#/");
+  }
+
   /** Show in `place`, which holds the health of what the page shows, that it is unknown while the broker is unreachable. */
   unknownWhenUnreachable(place) {
     const lost = () => connection.isUp === false && show(place, badge("unknown", "bad"));
@@ -38,7 +50,7 @@ export class View {
   }
 
   /**
-   * Draw the result of `load` into `place`, now and every two seconds while the page is visible.
+   * Draw the result of `load` into `place`, now and `every` so many milliseconds while the page is visible.
    * Elements in `actions` are hidden as long as what they act on does not exist.
    * Returns a function that reloads immediately.
    */
@@ -62,7 +74,8 @@ export class View {
           await sleep(null);
           continue;
         }
-        await sleep((await this.#look(place, load, draw, actions)) ? every : RETRY_MS);
+        const isShown = await this.#look(place, load, draw, actions);
+        await sleep(isShown ? (typeof every === "function" ? every() : every) : RETRY_MS);
       }
       this.#wakes.delete(wakeUp);
     };

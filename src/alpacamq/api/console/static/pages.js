@@ -3,6 +3,7 @@
 import { cluster } from "./pages/cluster.js";
 import { delayed } from "./pages/delayed.js";
 import { group, groups } from "./pages/groups.js";
+import { groupReset } from "./pages/group_reset.js";
 import { messages } from "./pages/messages.js";
 import { overview } from "./pages/overview.js";
 import { pipelines } from "./pages/pipelines.js";
@@ -10,6 +11,7 @@ import { produce } from "./pages/produce.js";
 import { deadLetters, queue, queues } from "./pages/queues.js";
 import { schemaCheck } from "./pages/schema_check.js";
 import { subject, subjects } from "./pages/schemas.js";
+import { newTopic, topicChanges } from "./pages/topic_changes.js";
 import { topic, topics } from "./pages/topics.js";
 import { trace, traces } from "./pages/traces.js";
 
@@ -32,11 +34,14 @@ const ROUTES = [
   ["", overview, "Overview"],
   ["topics", topics, "Topics"],
   ["topics/:topic", topic, "Topics"],
+  ["topics/:topic/edit", topicChanges, "Topics"],
+  ["new-topic", newTopic, "Topics"],
   ["messages", messages, "Messages"],
   ["messages/:topic", messages, "Messages"],
   ["produce", produce, "Produce"],
   ["groups", groups, "Groups"],
   ["groups/:group", group, "Groups"],
+  ["groups/:group/reset", groupReset, "Groups"],
   ["queues", queues, "Queues"],
   ["queues/:group/:topic", queue, "Queues"],
   ["dead-letters/:topic", deadLetters, "Queues"],

@@ -129,8 +129,44 @@ export function toast(text, tone = "good") {
   setTimeout(() => note.remove(), tone === "bad" ? 8000 : 4000);
 }
 
-/** Show a confirmation dialog; resolves to whether it was confirmed. */
-export function confirm(question, detail, verb) {
+/** Fields for names and values, to which rows can be added: {element, values()}; rows without a name do not count. */
+export function pairs(legend, what, known = []) {
+  const rows = h("div", { class: "pairs" });
+  const list = h("datalist", { id: `known-${(fields += 1)}` }, known.map((name) => h("option", { value: name })));
+  const add = () => {
+    const name = h("input", { placeholder: "name", "aria-label": `Name of the ${what}`, autocomplete: "off", list: known.length ? list.id : null });
+    const text = h("input", { placeholder: "value", "aria-label": `Value of the ${what}`, autocomplete: "off" });
+    const remove = h("button", { type: "button", class: "quiet", "aria-label": `Remove the ${what}`, on: { click: () => pair.remove() } }, "✕");
+    const pair = h("div", { class: "pair" }, name, text, remove);
+    rows.append(pair);
+    name.focus();
+  };
+  const element = h("fieldset", { class: "field" }, h("legend", null, legend), rows, list, h("button", { type: "button", class: "quiet", on: { click: add } }, `+ Add a ${what}`));
+  const values = () => [...rows.children].map((pair) => [...pair.querySelectorAll("input")].map((input) => input.value)).filter(([name]) => name);
+  return { element, values };
+}
+
+/** A form whose button runs `act` with its target; errors are shown below, and the fields keep their contents. */
+export function form(label, act, ...content) {
+  const problem = h("div");
+  const submit = async (event) => {
+    event.preventDefault();
+    const pressed = event.currentTarget.querySelector("button.primary");
+    pressed.disabled = true;
+    try {
+      show(problem);
+      await act();
+    } catch (error) {
+      show(problem, refused(error));
+    } finally {
+      pressed.disabled = false;
+    }
+  };
+  return h("form", { class: "produce", on: { submit } }, content, h("div", { class: "actions" }, h("button", { class: "primary" }, label)), problem);
+}
+
+/** Show a confirmation dialog, in which `typed` has to be typed if it is given; resolves to whether it was confirmed. */
+export function confirm(question, detail, verb, typed = null) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });
     const end = (answer) => {
@@ -138,16 +174,16 @@ export function confirm(question, detail, verb) {
       dialog.remove();
       resolve(answer);
     };
+    const act = h("button", { type: "button", class: "danger", disabled: typed !== null, on: { click: () => end(true) } }, verb);
+    const check = (event) => {
+      act.disabled = event.currentTarget.value !== typed;
+    };
     show(
       dialog,
       h("h2", { id: "dialog-title" }, question),
       h("p", null, detail),
-      h(
-        "div",
-        { class: "actions" },
-        h("button", { type: "button", autofocus: true, on: { click: () => end(false) } }, "Keep"),
-        h("button", { type: "button", class: "danger", on: { click: () => end(true) } }, verb),
-      ),
+      typed === null ? null : field(`Type ${typed} to confirm`, h("input", { autocomplete: "off", spellcheck: "false", on: { input: check } })),
+      h("div", { class: "actions" }, h("button", { type: "button", autofocus: true, on: { click: () => end(false) } }, "Keep"), act),
     );
     dialog.addEventListener("cancel", () => end(false));
     document.body.append(dialog);

@@ -6,6 +6,8 @@ import { Exact, parseExactly } from "./exact.js";
 import { choice } from "./parts.js";
 
 const CHILDREN_AT_ONCE = 100;
+// Of objects and arrays by "Expand all"; the rest is expanded by another press.
+const EXPANDED_AT_ONCE = 500;
 const TEXT_AT_ONCE = 20000;
 const BYTES_AT_ONCE = 1024;
 
@@ -47,9 +49,11 @@ export function viewer({ bytes, text }, still, decodedValue = undefined) {
     const [, , make] = forms.find(([name]) => name === form);
     const whole = () => (form === "decoded" ? JSON.stringify(decodedValue, null, 2) : (text ?? [...bytes].map(hex).join("")));
     const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(whole()) } }, "Copy");
+    const made = make();
+    const isTree = made.classList.contains("json") && made.querySelector("details") !== null;
     place.replaceChildren(
-      h("div", { class: "tools" }, choice("Show as", forms.map(([name, label]) => [name, label]), form, choose), h("span", { class: "note" }, `${bytes.length.toLocaleString("en")} bytes`), copy),
-      make(),
+      h("div", { class: "tools" }, choice("Show as", forms.map(([name, label]) => [name, label]), form, choose), h("span", { class: "note" }, `${bytes.length.toLocaleString("en")} bytes`), copy, isTree ? expansion(made) : null),
+      made,
     );
   };
   choose(forms[0][0]);
@@ -76,6 +80,27 @@ function parse(text) {
   }
 }
 
+/** Buttons that expand and collapse a whole tree. */
+function expansion(tree) {
+  const expand = () => {
+    let left = EXPANDED_AT_ONCE;
+    for (let closed; left > 0 && (closed = tree.querySelectorAll("details:not([open])")).length; ) {
+      for (const each of [...closed].slice(0, left)) unfold.get(each)();
+      left -= closed.length;
+    }
+  };
+  const collapse = () => {
+    for (const each of tree.querySelectorAll("details details[open]")) each.open = false;
+  };
+  return [
+    h("button", { type: "button", class: "quiet", on: { click: expand } }, "Expand all"),
+    h("button", { type: "button", class: "quiet", on: { click: collapse } }, "Collapse"),
+  ];
+}
+
+// Opens a node of a tree, with its members.
+const unfold = new WeakMap();
+
 function tree(value) {
   return h("div", { class: "json" }, node(null, value, true));
 }
@@ -93,16 +118,21 @@ function node(name, value, isOpen) {
     shown += CHILDREN_AT_ONCE;
     if (shown < entries.length) inside.append(rest(`${entries.length - shown} more`, more));
   };
-  const unfold = (event) => {
+  const toggled = (event) => {
     if (event.currentTarget.open && !shown) more();
   };
   if (isOpen) more();
-  return h(
+  const element = h(
     "details",
-    { open: isOpen, on: { toggle: unfold } },
+    { open: isOpen, on: { toggle: toggled } },
     h("summary", null, label, open, h("span", { class: "note" }, ` ${entries.length} `), close),
     inside,
   );
+  unfold.set(element, () => {
+    if (!shown) more();
+    element.open = true;
+  });
+  return element;
 }
 
 function leaf(value) {

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from alpacamq.api.kafka.call import Backend, Call
+from alpacamq.api.kafka.commits import code_of_commit, codes_of
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
@@ -54,7 +55,6 @@ T = TypeVar("T")
 ToCommit = wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
 
 _TOPIC_IDS_FROM = 10
-_MEMBER_EPOCHS_FROM = 9
 _GROUPS_FROM = 8
 _ERROR_OF_GROUP_FROM = 2
 _ABORTABLE_FROM = 4
@@ -92,15 +92,11 @@ async def offset_commit(
         )
         try:
             results: PartitionResults = await backend.broker.groups.ask_here(asked)
-        except StaleMemberEpoch as error:
-            # Versions without member epochs do not know this error.
-            known = call.version >= _MEMBER_EPOCHS_FROM
-            return repeat(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
         except AlpacaError as error:
-            return repeat(code_of(error))
+            return repeat(code_of_commit(error, call.version))
         origin = Origin(tracing.ClientApi.KAFKA, call.client_id, asked.group)
         record_commits(backend.broker.topics, asked.offsets, results, origin)
-        return _codes(results)
+        return codes_of(results)
 
     try:
         backend.broker.access.check_group(call.caller, Operation.READ, request.group_id)
@@ -135,7 +131,7 @@ async def txn_offset_commit(
                 instance_id=request.group_instance_id,
                 number=await _check_transaction(backend, request, call),
             )
-            return _codes(await backend.broker.groups.ask_here(asked))
+            return codes_of(await backend.broker.groups.ask_here(asked))
         except ProducerFenced:
             # The error code of a partition, as clients expect here.
             return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -216,7 +212,7 @@ async def offset_delete(
         for some in _batches(wanted):
             asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
             results: PartitionResults = await backend.broker.groups.ask_here(asked)
-            codes.update(zip(some, _codes(results), strict=True))
+            codes.update(zip(some, codes_of(results), strict=True))
             await call.pause()
     except AlpacaError as error:
         return wire.OffsetDeleteResponse(error_code=code_of(error))
@@ -481,11 +477,6 @@ def _to_commit(name: str, topic_id: TopicId, wanted: ToCommit) -> OffsetToCommit
         metadata=wanted.committed_metadata or "",
         topic_id=topic_id,
     )
-
-
-def _codes(results: PartitionResults) -> list[ErrorCode]:
-    """Return the results of partitions that were not refused, in order."""
-    return [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
 
 
 def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:

@@ -1,7 +1,10 @@
 """CreateTopics, DeleteTopics and CreatePartitions."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
@@ -36,6 +39,11 @@ from alpacamq.security.acls import Operation
 
 from .configs import check_settings_count, source_of
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Of one request. More would delay the changes of others, which the controller makes in order.
+CHANGES_AT_ONCE = 50
 # The first versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). Others are only throttled.
 _CREATE_STRICTLY_FROM = 6
 _DELETE_STRICTLY_FROM = 5
@@ -49,9 +57,9 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
         await call.pause()
     mutations = None if request.validate_only else call.mutations
     throttle_ms = 0
-    results = []
-    for topic in request.topics:
-        await call.pause()
+
+    async def create(topic: CreatableTopic) -> CreatableTopicResult:
+        nonlocal throttle_ms
         try:
             if named[topic.name] > 1:
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
@@ -62,14 +70,36 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
             created = await _create(backend, topic, dry_run=request.validate_only)
             if mutations is not None:
                 throttle_ms = mutations.charge(created.partitions)
-            results.append(_created(backend, created, _replication_factor(backend, created, topic), call))
+            return _created(backend, created, _replication_factor(backend, created, topic), call)
         except AlpacaError as error:
             if isinstance(error, QuotaExceeded):
                 throttle_ms = error.retry_after_ms
-            results.append(
-                CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
+            return CreatableTopicResult(
+                name=topic.name, error_code=code_of(error), error_message=text_of(error)
             )
+
+    results = await _change_each(create, request.topics, call)
     return CreateTopicsResponse(throttle_time_ms=throttle_ms, topics=results)
+
+
+async def _change_each(
+    change: Callable[[T], Coroutine[Any, Any, R]], wanted: Iterable[T], call: Call
+) -> list[R]:
+    """Make the changes of a request, some at a time, so that they share writes of the metadata log.
+
+    Where a quota applies, the changes before are charged before it is checked.
+    """
+    at_once = CHANGES_AT_ONCE if call.mutations is None else 1
+    left = iter(wanted)
+    results: list[R] = []
+    while some := list(islice(left, at_once)):
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for each in some:
+                await call.pause()
+                tasks.append(group.create_task(change(each)))
+        results += [task.result() for task in tasks]
+    return results
 
 
 async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
@@ -77,9 +107,9 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
     if not request.topics:
         wanted = (DeleteTopicState(name=name) for name in request.topic_names)
     throttle_ms = 0
-    results = []
-    for entry in wanted:
-        await call.pause()
+
+    async def delete(entry: DeleteTopicState) -> DeletableTopicResult:
+        nonlocal throttle_ms
         name = entry.name
         try:
             if name is None:
@@ -91,18 +121,18 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
             topic = await backend.broker.topics.delete(name)
             if call.mutations is not None:
                 throttle_ms = call.mutations.charge(topic.partitions)
-            results.append(DeletableTopicResult(name=name, topic_id=topic.id))
+            return DeletableTopicResult(name=name, topic_id=topic.id)
         except AlpacaError as error:
             if isinstance(error, QuotaExceeded):
                 throttle_ms = error.retry_after_ms
-            results.append(
-                DeletableTopicResult(
-                    name=name,
-                    topic_id=entry.topic_id,
-                    error_code=code_of(error),
-                    error_message=text_of(error),
-                )
+            return DeletableTopicResult(
+                name=name,
+                topic_id=entry.topic_id,
+                error_code=code_of(error),
+                error_message=text_of(error),
             )
+
+    results = await _change_each(delete, wanted, call)
     return DeleteTopicsResponse(throttle_time_ms=throttle_ms, responses=results)
 
 

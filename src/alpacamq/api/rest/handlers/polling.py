@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +28,8 @@ from alpacamq.api.rest.partition_reading import (
     read_fairly,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.queue.service import Receipted
+from alpacamq.broker.later import Later
+from alpacamq.broker.queue.service import Delivery, Receipted
 from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.coordinator.consumer.messages import ConsumerMemberDescription
@@ -51,7 +53,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
-from alpacamq.queues.messages import Action, QueueId, Start
+from alpacamq.queues.messages import Action, QueueId, ReceiveRequest, Start
 from alpacamq.security.acls import Operation
 from alpacamq.security.quotas import QuotaKey
 from alpacamq.telemetry.tracing import ClientApi
@@ -146,36 +148,55 @@ class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
     skipped: list[SkippedBatch] | UnsetType = UNSET
 
 
-async def poll(call: Call[Poll, Nothing]) -> QueuePoll | MemberPoll:
+def poll(call: Call[Poll, Nothing]) -> Later[QueuePoll] | Awaitable[MemberPoll]:
     query = call.parameters
     if query.topic is not UNSET:
-        return await _poll_queue(call, query.topic)
+        return _poll_queue(call, query.topic)
     if query.member is UNSET:
         raise ConflictingInput("topic: give one of topic (a queue) and member", "topic")
-    return await _MemberPolling(call, query.member).run()
+    return _MemberPolling(call, query.member).run()
 
 
-async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
+def _poll_queue(call: Call[Poll, Nothing], topic: str) -> Later[QueuePoll]:
     query = call.parameters
-    for name in ("member", "member_epoch", "cursor"):
-        if getattr(query, name) is not UNSET:
-            raise ConflictingInput(f"{name}: must not be combined with topic: a queue has no members", name)
-    broker, queue = call.backend.broker, QueueId(query.group, topic)
-    deliveries = await broker.queues.receive(
-        queue,
+    if query.member is not UNSET or query.member_epoch is not UNSET or query.cursor is not UNSET:
+        for name in ("member", "member_epoch", "cursor"):
+            if getattr(query, name) is not UNSET:
+                message = f"{name}: must not be combined with topic: a queue has no members"
+                raise ConflictingInput(message, name)
+    queue = QueueId(query.group, topic)
+    request = ReceiveRequest(
+        queue=queue,
         consumer=query.consumer or call.request.peer,
         max_messages=query.max,
         visibility_ms=None if query.visibility_ms is UNSET else query.visibility_ms,
         wait_ms=query.wait_ms,
-        max_bytes=query.max_bytes,
         start=query.start,
-        api=ClientApi.HTTP,
     )
-    await check_received(broker, call.caller, queue, deliveries, ClientApi.HTTP)
+    queues = call.backend.broker.queues
+    received = queues.receive_later(request, max_bytes=query.max_bytes, api=ClientApi.HTTP)
+    return received.map(partial(_received, call, queue))
+
+
+def _received(
+    call: Call[Poll, Nothing], queue: QueueId, deliveries: Sequence[Delivery]
+) -> QueuePoll | Coroutine[Any, Any, QueuePoll]:
+    if call.sees_all:
+        return _queue_poll(call, deliveries)
+    return _checked(call, queue, deliveries)
+
+
+async def _checked(call: Call[Poll, Nothing], queue: QueueId, deliveries: Sequence[Delivery]) -> QueuePoll:
+    await check_received(call.backend.broker, call.caller, queue, deliveries, ClientApi.HTTP)
+    return _queue_poll(call, deliveries)
+
+
+def _queue_poll(call: Call[Poll, Nothing], deliveries: Sequence[Delivery]) -> QueuePoll:
+    query = call.parameters
+    assert query.topic is not UNSET
+    values = query.values
     return QueuePoll(
-        group=query.group,
-        topic=topic,
-        messages=[leased_message(each, query.values) for each in deliveries],
+        group=query.group, topic=query.topic, messages=[leased_message(each, values) for each in deliveries]
     )
 
 
@@ -379,14 +400,17 @@ class SettledMessages(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
 
 
-async def ack(call: Call[Nothing, Receipts]) -> SettledMessages:
-    return await _settled(call, [Receipted(receipt=each, action=Action.ACK) for each in call.body.all()])
+Settled = Later[SettledMessages]
 
 
-async def nack(call: Call[Nothing, Failed]) -> SettledMessages:
+def ack(call: Call[Nothing, Receipts]) -> Settled:
+    return _settled(call, [Receipted(receipt=each, action=Action.ACK) for each in call.body.all()])
+
+
+def nack(call: Call[Nothing, Failed]) -> Settled:
     body = call.body
     delay_ms = None if body.delay_ms is UNSET else body.delay_ms
-    return await _settled(
+    return _settled(
         call,
         [
             Receipted(receipt=each, action=Action.NACK, delay_ms=delay_ms, reason=body.reason)
@@ -395,26 +419,39 @@ async def nack(call: Call[Nothing, Failed]) -> SettledMessages:
     )
 
 
-async def reject(call: Call[Nothing, Rejected]) -> SettledMessages:
+def reject(call: Call[Nothing, Rejected]) -> Settled:
     body = call.body
-    return await _settled(
+    return _settled(
         call,
         [Receipted(receipt=each, action=Action.REJECT, reason=body.reason) for each in body.all()],
     )
 
 
-async def extend(call: Call[Nothing, Extended]) -> SettledMessages:
+def extend(call: Call[Nothing, Extended]) -> Settled:
     body = call.body
-    return await _settled(
+    return _settled(
         call,
         [Receipted(receipt=each, action=Action.EXTEND, delay_ms=body.timeout_ms) for each in body.all()],
     )
 
 
-async def _settled(call: Call[Nothing, Any], settlements: Sequence[Receipted]) -> SettledMessages:
-    outcomes = await settle(call.backend.broker, call.caller, settlements, ClientApi.HTTP)
+def _settled(call: Call[Nothing, Any], settlements: Sequence[Receipted]) -> Settled:
+    answer = partial(_settled_messages, settlements)
+    broker = call.backend.broker
+    if call.sees_all:
+        return broker.queues.settle_later(settlements, api=ClientApi.HTTP).map(answer)
+    return Later.of(settle(broker, call.caller, settlements, ClientApi.HTTP)).map(answer)
+
+
+def _settled_messages(
+    settlements: Sequence[Receipted], outcomes: Sequence[AlpacaError | None]
+) -> SettledMessages:
     errors = [error for error in outcomes if error is not None]
-    if errors and len(settlements) == 1:
+    if not errors:
+        return SettledMessages(
+            results=[SettledMessage(receipt=each.receipt) for each in settlements], errors=0
+        )
+    if len(settlements) == 1:
         raise errors[0]
     return SettledMessages(
         results=[

@@ -1,15 +1,17 @@
 """Publishing one message, or up to a thousand per request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
+from alpacamq.api.rest.errors import ConflictingInput, InvalidInput, Problem, problem_of
 from alpacamq.api.rest.message_json import NewMessage
 from alpacamq.api.rest.parameters import OfTopic
 from alpacamq.api.rest.route import AnyRoute, Call, Route
+from alpacamq.broker.later import Later
 from alpacamq.broker.publishing import Message, Published, TransactionalProducer
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import (
@@ -79,21 +81,39 @@ class PublishedMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ONLY_MESSAGES = OneOrMore()
+_Answer = Callable[[Sequence[Published | AlpacaError]], PublishedMessage | PublishedMessages]
 
 
-async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | PublishedMessages:
+def publish(call: Call[OfTopic, OneOrMore]) -> Later[PublishedMessage | PublishedMessages]:
     body, topic = call.body, call.parameters.topic
     broker = call.backend.broker
     now_ms = broker.time.now_ms()
+    answer: _Answer
     if body.messages is UNSET:
-        (result,) = await publish_all(call, topic, (body.to_message(now_ms),))
-        if isinstance(result, AlpacaError):
-            raise result
-        return _published(result)
-    if msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES:
+        messages = [body.to_message(now_ms)]
+        answer = _of_one
+    elif _has_fields(body):
         raise ConflictingInput("/messages: must not be combined with fields of a single message", "/messages")
-    results = await publish_all(call, topic, to_messages(body.messages, now_ms))
-    return published_messages(topic, results)
+    else:
+        messages = to_messages(body.messages, now_ms)
+        answer = partial(published_messages, topic)
+    published = broker.publisher.publish_later(
+        topic, messages, origin=_origin(call), traceparent=_traceparent(call)
+    )
+    return published.map(answer)
+
+
+def _has_fields(body: OneOrMore) -> bool:
+    return msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES
+
+
+def _origin(call: Call[Any, Any]) -> Origin:
+    return Origin(ClientApi.HTTP, call.request.peer)
+
+
+def _traceparent(call: Call[Any, Any]) -> bytes | None:
+    traceparent = call.request.headers.get("traceparent")
+    return None if traceparent is None else traceparent.encode()
 
 
 async def publish_all(
@@ -103,19 +123,21 @@ async def publish_all(
     producer: TransactionalProducer | None = None,
 ) -> list[Published | AlpacaError]:
     """Publish messages, in the trace context of the request."""
-    traceparent = call.request.headers.get("traceparent")
     return await call.backend.broker.publisher.publish(
         topic,
         messages,
         producer=producer,
-        origin=Origin(ClientApi.HTTP, call.request.peer),
-        traceparent=None if traceparent is None else traceparent.encode(),
+        origin=_origin(call),
+        traceparent=_traceparent(call),
     )
 
 
 def to_messages(messages: Sequence[NewMessage], now_ms: int) -> list[Message]:
     """Convert messages, in order."""
-    return [each.to_message(now_ms, f"/messages/{at}") for at, each in enumerate(messages)]
+    try:
+        return [each.to_message(now_ms) for each in messages]
+    except InvalidInput:  # again, to name the message
+        return [each.to_message(now_ms, f"/messages/{at}") for at, each in enumerate(messages)]
 
 
 def published_messages(topic: str, results: Sequence[Published | AlpacaError]) -> PublishedMessages:
@@ -126,7 +148,10 @@ def published_messages(topic: str, results: Sequence[Published | AlpacaError]) -
     return PublishedMessages(topic=topic, results=[_result(each) for each in results], errors=len(refused))
 
 
-def _published(published: Published) -> PublishedMessage:
+def _of_one(results: Sequence[Published | AlpacaError]) -> PublishedMessage:
+    (published,) = results
+    if isinstance(published, AlpacaError):
+        raise published
     return PublishedMessage(
         topic=published.topic,
         partition=published.partition,
@@ -141,6 +166,8 @@ def _published(published: Published) -> PublishedMessage:
 def _result(result: Published | AlpacaError) -> MessageResult:
     if isinstance(result, AlpacaError):
         return MessageResult(error=problem_of(result))
+    if result.offset is not None and result.trace_id is None:
+        return MessageResult(partition=result.partition, timestamp=result.timestamp_ms, offset=result.offset)
     return MessageResult(
         partition=result.partition,
         timestamp=result.timestamp_ms,

@@ -1,7 +1,7 @@
-"""Reads topics as logs, by offset or timestamp, from one partition or all; searches messages by key."""
+"""Reads topics as logs, by offset or timestamp; searches messages by key or with a filter."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -34,6 +34,7 @@ from alpacamq.broker.remote.reads import RemoteReads
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
+from alpacamq.model.message_filter import MAX_CHARACTERS, Filter, InvalidFilter
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INT64_MAX
 from alpacamq.security.quotas import QuotaKey
@@ -265,11 +266,27 @@ _STEP_RECORDS = 1000
 _STEP_BYTES = 1 << 20
 
 
+# With a filter, which parses the values.
+_FILTERED_RECORDS = 200
+_FILTERED_BYTES = 128 << 10
+
+
 class KeyQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The key, as text or as bytes, and the start offsets."""
+    """The key, as text or as bytes, a filter, or both, and the start offsets."""
 
     key: Annotated[str, Meta(max_length=65_536)] | UnsetType = UNSET
     key_base64: Base64Bytes | UnsetType = UNSET
+    filter: (
+        Annotated[
+            str,
+            Meta(
+                max_length=MAX_CHARACTERS,
+                description="an expression over value, key, headers, partition, offset and timestamp",
+                examples=['value.total > 100 and key == "alice"'],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     offsets: OffsetPlaces | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 100
     values: Values = Values.TEXT
@@ -277,7 +294,7 @@ class KeyQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages with the key, partition by partition. More may follow from `next_offsets` on."""
+    """Messages that match, partition by partition. More may follow from `next_offsets` on."""
 
     topic: str
     messages: list[ReadMessage]
@@ -289,7 +306,8 @@ class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
     broker, query = call.backend.broker, call.parameters
-    key = _key(query)
+    matches = _matcher(query)
+    step = (_STEP_RECORDS, _STEP_BYTES) if query.filter is UNSET else (_FILTERED_RECORDS, _FILTERED_BYTES)
     offsets = None if query.offsets is UNSET else places(query.offsets)
     views = await view_partitions(broker, query.topic, offsets)
     readings = [
@@ -312,12 +330,12 @@ async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
             and size_bytes < MAX_SEARCHED_BYTES
         ):
             at = reading.next_offset
-            page = await reading.read(_STEP_RECORDS, _STEP_BYTES)
+            page = await reading.read(*step)
             # A range without matching messages counts too: it was read.
             looked_at += max(len(page.records), reading.next_offset - at)
             size_bytes += page.size_bytes
             for record in page.records:
-                if record.key != key:
+                if not matches(reading.index, record):
                     continue
                 found.append((reading.index, record))
                 if len(found) == query.limit:
@@ -335,13 +353,23 @@ async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
     )
 
 
-def _key(query: KeyQuery) -> bytes:
-    if (query.key is UNSET) == (query.key_base64 is UNSET):
+def _matcher(query: KeyQuery) -> Callable[[int, Record], bool]:
+    """Return whether a record of a partition is searched for."""
+    has_key = query.key is not UNSET or query.key_base64 is not UNSET
+    if query.key is not UNSET and query.key_base64 is not UNSET:
         raise ConflictingInput("give one of key and key_base64", "key")
-    if query.key is not UNSET:
-        return query.key.encode()
-    assert query.key_base64 is not UNSET
-    return query.key_base64
+    key = query.key.encode() if query.key is not UNSET else query.key_base64
+    if query.filter is UNSET:
+        if not has_key:
+            raise ConflictingInput("give one of key, key_base64 and filter", "key")
+        return lambda _, record: record.key == key
+    try:
+        found = Filter(query.filter)
+    except InvalidFilter as error:
+        raise ConflictingInput(f"filter: {error}", "filter") from None
+    if not has_key:
+        return found.matches
+    return lambda partition, record: record.key == key and found.matches(partition, record)
 
 
 ROUTES: tuple[AnyRoute, ...] = (
@@ -370,7 +398,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/topics/{topic}/messages/find",
-        summary="Search messages by key",
+        summary="Search messages by key or with a filter",
         handler=find_messages,
         parameters=KeyQuery,
         body=Nothing,

@@ -4,35 +4,49 @@ import { get, path } from "../api.js";
 import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, omitted, toned, WINDOWS } from "../history.js";
-import { toGroup, toQueue, toTopic } from "../links.js";
+import { history, latest, omitted, toned, windowOf, WINDOWS } from "../history.js";
+import { toGroup, toGroupReset, toQueue, toTopic } from "../links.js";
+import { LIMIT, listing } from "../listing.js";
 import { badge, bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
+// Others have no committed offsets of their own.
+const RESETTABLE = new Set(["classic", "consumer", "streams"]);
 const TONES = { stable: "good", empty: "", dead: "bad" };
 
-export function groups(view) {
+export function groups(view, _, query) {
+  let found = null;
   const list = h("div");
-  show(view.main, heading("Groups"), list);
+  const { filter, shown, every } = listing(view, query, "Filter groups by name", () => found && show(list, draw(found)));
+  show(view.main, heading("Groups"), h("div", { class: "tools" }, filter), list);
   const load = async (signal) => {
-    const [{ groups: listed }, lags] = await Promise.all([
-      get("/groups", { limit: 1000 }, signal),
+    const [{ groups: listed, next }, lags] = await Promise.all([
+      get("/groups", { limit: LIMIT }, signal),
       history({ measure: "lag" }, 60, signal, 10),
     ]);
-    return { listed, lags };
+    return { listed, next, lags };
   };
-  view.live(list, load, ({ listed, lags }) =>
-    table(
-      [
-        { label: "Group", kind: "name", cell: (row) => h("a", { href: toGroup(row.group) }, row.group) },
-        { label: "Type", cell: (row) => row.type },
-        { label: "State", cell: (row) => (row.state ? badge(row.state, TONES[row.state.toLowerCase()] ?? "warn") : "–") },
-        { label: "Topics", kind: "wide", cell: (row) => topicsOf(row, lags).join(", ") || "–" },
-        { label: "Lag", kind: "number", cell: (row) => format.count(lagOf(row.group, lags)) },
-      ],
-      listed,
-      { key: (row) => `${row.group}/${row.type}`, label: "Groups", empty: "No groups yet. One appears when a consumer joins, commits or receives." },
-    ),
-  );
+  const draw = (answer) => {
+    found = answer;
+    const { listed, next, lags } = answer;
+    const { rows, pager, isFiltered } = shown(listed, (row) => row.group);
+    return [
+      table(
+        [
+          { label: "Group", kind: "name", cell: (row) => h("a", { href: toGroup(row.group) }, row.group) },
+          { label: "Type", cell: (row) => row.type },
+          { label: "State", cell: (row) => (row.state ? badge(row.state, TONES[row.state.toLowerCase()] ?? "warn") : "–") },
+          { label: "Topics", kind: "wide", cell: (row) => topicsOf(row, lags).join(", ") || "–" },
+          { label: "Lag", kind: "number", cell: (row) => format.count(lagOf(row.group, lags)) },
+        ],
+        rows,
+        { key: (row) => `${row.group}/${row.type}`, label: "Groups", empty: isFiltered ? "No group matches." : "No groups yet. One appears when a consumer joins, commits or receives." },
+      ),
+      pager,
+      next ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} are listed.`) : null,
+      omitted(lags, "groups"),
+    ];
+  };
+  view.live(list, load, draw, { every });
   return "Groups";
 }
 
@@ -45,10 +59,11 @@ function lagOf(group, lags) {
   return known.length ? known.reduce((total, lag) => total + (lag ?? 0), 0) : null;
 }
 
-export function group(view, { group: name }) {
-  let seconds = 900;
+export function group(view, { group: name }, query) {
+  let seconds = windowOf(query);
   const body = h("div", { class: "stack" });
-  show(view.main, trail(["Groups", "#/groups"], [name]), heading(name), body);
+  const reset = h("a", { class: "button", href: toGroupReset(name), hidden: true }, "Reset offsets");
+  show(view.main, trail(["Groups", "#/groups"], [name]), heading(name, reset), body);
   const load = async (signal) => {
     const [described, lags] = await Promise.all([
       get(path`/groups/${name}`, {}, signal),
@@ -60,10 +75,12 @@ export function group(view, { group: name }) {
   };
   const draw = ({ described, offsets, lags }) => {
     const places = offsets?.offsets ?? [];
+    reset.hidden = !RESETTABLE.has(described.type);
     const series = lags.series.map((each) => ({ label: each.topic, values: each.values }));
     const now = series.map((each) => latest(each.values)).filter((lag) => lag !== null);
     const change = (chosen) => {
       seconds = chosen;
+      view.keep({ window: chosen });
       again();
     };
     return [

@@ -3,23 +3,31 @@
 import { get, path, Unreachable } from "../api.js";
 import { h, show } from "../dom.js";
 import { parseExactly } from "../exact.js";
+import { exporter } from "../export.js";
 import * as format from "../format.js";
 import { toMessages, toProduce, toTopic } from "../links.js";
+import { LIMIT, listing } from "../listing.js";
 import { messageList } from "../message_list.js";
 import { empty, field, heading, refused, select, table, trail } from "../parts.js";
+import { tail } from "../tail.js";
 
 const PAGE = 50;
 const WAYS = [
   ["latest", "newest first"],
+  ["live", "live, as they arrive"],
   ["earliest", "from the beginning"],
   ["offset", "from an offset"],
   ["time", "from a timestamp"],
   ["key", "by key"],
+  ["filter", "that match a filter"],
 ];
+// Ways that look through the topic.
+const SEARCHES = new Set(["key", "filter"]);
+const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filter" };
 const RETRY_MS = 1000;
 
 export function messages(view, { topic }, query) {
-  if (!topic) return chooseTopic(view);
+  if (!topic) return chooseTopic(view, query);
   const wanted = {
     partition: query.get("partition") ?? "",
     by: query.get("by") ?? "latest",
@@ -41,22 +49,28 @@ export function messages(view, { topic }, query) {
   return `Messages of ${topic}`;
 }
 
-function chooseTopic(view) {
+function chooseTopic(view, query) {
+  let found = null;
   const list = h("div");
-  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), list);
-  view.live(
-    list,
-    (signal) => get("/topics", { limit: 1000 }, signal),
-    ({ topics }) =>
+  const { filter, shown, every } = listing(view, query, "Filter topics by name", () => found && show(list, draw(found)));
+  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), h("div", { class: "tools" }, filter), list);
+  const draw = (answer) => {
+    found = answer;
+    const { rows, pager, isFiltered } = shown(answer.topics, (row) => row.name);
+    return [
       table(
         [
           { label: "Topic", kind: "name", cell: (row) => h("a", { href: toMessages(row.name) }, row.name) },
           { label: "Messages", kind: "number", cell: (row) => format.count(row.messages) },
         ],
-        topics,
-        { key: (row) => row.name, label: "Topics", empty: "No topics yet." },
+        rows,
+        { key: (row) => row.name, label: "Topics", empty: isFiltered ? "No topic matches." : "No topics yet." },
       ),
-  );
+      pager,
+      answer.next ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} are listed.`) : null,
+    ];
+  };
+  view.live(list, (signal) => get("/topics", { limit: LIMIT }, signal), draw, { every });
   return "Messages";
 }
 
@@ -67,6 +81,7 @@ async function browse(view, topic, wanted, form, found, produce) {
     show(form, controls(topic, wanted, described.partitions));
     // The leaders of the others do not answer.
     const readable = described.partitions.filter((part) => part.end_offset !== null);
+    if (wanted.by === "live") return tail(view, topic, chosen(wanted, readable), found);
     const page = await read(topic, wanted, readable, view.signal);
     if (view.signal.aborted) return;
     show(found, drawn(view, topic, wanted, page));
@@ -80,9 +95,8 @@ async function browse(view, topic, wanted, form, found, produce) {
 
 /** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
-  const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
-  if (!parts.length) throw new Error(wanted.partition === "" ? "no leader of a partition answers" : `partition ${wanted.partition} cannot be read`);
-  if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
+  const parts = chosen(wanted, all);
+  if (SEARCHES.has(wanted.by)) return search(topic, wanted, parts, signal);
   const share = Math.ceil(PAGE / parts.length);
   let starts;
   if (wanted.places) starts = readPlaces(wanted.places);
@@ -100,14 +114,23 @@ async function read(topic, wanted, all, signal) {
     earlier: isAtStart ? null : writePlaces(before),
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: null,
+    starts,
+    sought: null,
   };
 }
 
-async function readByKey(topic, wanted, parts, signal) {
-  const starts = wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset);
+function chosen(wanted, all) {
+  const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
+  if (!parts.length) throw new Error(wanted.partition === "" ? "no leader of a partition answers" : `partition ${wanted.partition} cannot be read`);
+  return parts;
+}
+
+async function search(topic, wanted, parts, signal) {
+  const starts = clamped(parts, wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset));
+  const sought = { [wanted.by]: wanted.at };
   const answer = await get(
     path`/topics/${topic}/messages/find`,
-    { key: wanted.at, offsets: writePlaces(clamped(parts, starts)), limit: PAGE, decode: true },
+    { ...sought, offsets: writePlaces(starts), limit: PAGE, decode: true },
     signal,
     parseExactly,
   );
@@ -117,6 +140,8 @@ async function readByKey(topic, wanted, parts, signal) {
     earlier: null,
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
     note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
+    starts,
+    sought,
   };
 }
 
@@ -142,8 +167,8 @@ function clamped(parts, starts) {
 const writePlaces = (starts) => Object.entries(starts).map(([part, offset]) => `${part}:${offset}`).join(",");
 const readPlaces = (text) => Object.fromEntries(text.split(",").map((each) => each.split(":").map(Number)));
 
-function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
-  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: wanted.by === "key" ? wanted.at : "", places });
+function drawn(view, topic, wanted, { messages: list, earlier, later, note, starts, sought }) {
+  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: SEARCHES.has(wanted.by) ? wanted.at : "", places });
   const go = (places) => places && (location.hash = to(places));
   const keys = (event) => {
     if (["INPUT", "TEXTAREA", "SELECT"].includes(event.target.nodeName)) return;
@@ -154,11 +179,11 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
   const pager = h(
     "nav",
     { class: "pager", "aria-label": "Pages of messages" },
-    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "Beginning of the topic."),
+    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, SEARCHES.has(wanted.by) ? "" : "Beginning of the topic."),
     note ? h("span", { class: "note" }, note) : null,
-    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
+    later ? h("a", { class: "button", href: to(later) }, SEARCHES.has(wanted.by) ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
-  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager];
+  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, sought, view.signal)];
 }
 
 function controls(topic, wanted, parts) {
@@ -167,14 +192,16 @@ function controls(topic, wanted, parts) {
   const by = select(WAYS, wanted.by, fit);
   const atField = field("Offset", at);
   function fit(way) {
-    const isNeeded = ["offset", "time", "key"].includes(way);
+    const isNeeded = way in LABELS;
     atField.hidden = !isNeeded;
+    atField.classList.toggle("long", way === "filter");
+    at.placeholder = way === "filter" ? 'value.total > 100 and key == "alice"' : "";
     at.type = way === "time" ? "datetime-local" : way === "offset" ? "number" : "text";
     at.required = isNeeded && way !== "key";
     if (way === "time") at.step = "1";
     else at.removeAttribute("step");
     if (way === "offset") at.min = "0";
-    atField.querySelector("label").textContent = way === "time" ? "Timestamp" : way === "key" ? "Key" : "Offset";
+    atField.querySelector("label").textContent = LABELS[way] ?? "";
     if (at.value === "" && wanted.by === way) at.value = wanted.at;
   }
   fit(wanted.by);

@@ -4,14 +4,14 @@ import { get, Problem } from "../api.js";
 import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, omitted, values, WINDOWS } from "../history.js";
+import { history, latest, omitted, values, windowOf, WINDOWS } from "../history.js";
 import { toTopic } from "../links.js";
 import { badge, card, choice, heading, stat, stats, table } from "../parts.js";
 
 const TOPICS_SHOWN = 8;
 
-export function overview(view) {
-  let seconds = 900;
+export function overview(view, _, query) {
+  let seconds = windowOf(query);
   const health = h("span");
   const body = h("div", { class: "stack" });
   show(view.main, heading("Overview", health), body);
@@ -36,6 +36,7 @@ export function overview(view) {
     const lag = values(rates, "lag");
     const change = (chosen) => {
       seconds = chosen;
+      view.keep({ window: chosen });
       again();
     };
     return [

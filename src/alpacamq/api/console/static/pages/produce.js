@@ -4,7 +4,7 @@ import { get, path, send } from "../api.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
 import { toDelayed, toMessages } from "../links.js";
-import { card, choice, field, heading, select } from "../parts.js";
+import { card, choice, field, heading, pairs, select } from "../parts.js";
 
 const LANES = ["critical", "high", "normal", "low", "background"];
 const FORMS = [
@@ -19,7 +19,7 @@ export function produce(view, _, query) {
   const key = h("input", { autocomplete: "off", spellcheck: "false" });
   const value = h("textarea", { rows: 8, spellcheck: "false" });
   const forms = h("div");
-  const headers = h("div", { class: "pairs" });
+  const headers = pairs("Headers", "header");
   const partition = h("input", { type: "number", min: 0, placeholder: "by key", inputmode: "numeric" });
   const lane = select([["", "as it is"], ...LANES.map((name) => [name, name])], "");
   const delay = h("input", { type: "number", min: 0, step: "any", placeholder: "none", inputmode: "decimal" });
@@ -31,15 +31,6 @@ export function produce(view, _, query) {
   function choose(chosen) {
     form = chosen;
     show(forms, choice("The value is", FORMS, form, choose));
-  }
-
-  function addHeader() {
-    const name = h("input", { placeholder: "name", "aria-label": "Name of the header", autocomplete: "off" });
-    const text = h("input", { placeholder: "value", "aria-label": "Value of the header", autocomplete: "off" });
-    const remove = h("button", { type: "button", class: "quiet", "aria-label": "Remove the header", on: { click: () => pair.remove() } }, "✕");
-    const pair = h("div", { class: "pair" }, name, text, remove);
-    headers.append(pair);
-    name.focus();
   }
 
   async function publish(event) {
@@ -62,8 +53,7 @@ export function produce(view, _, query) {
     if (form === "base64") message.value_base64 = value.value.trim();
     if (form === "text") message.value = value.value;
     if (key.value) message.key = key.value;
-    const pairs = [...headers.querySelectorAll(".pair")].map((pair) => [...pair.querySelectorAll("input")].map((input) => input.value));
-    if (pairs.some(([name]) => name)) message.headers = pairs.filter(([name]) => name);
+    if (headers.values().length) message.headers = headers.values();
     if (partition.value !== "") message.partition = Number(partition.value);
     if (lane.value) message.priority = lane.value;
     if (Number(delay.value) > 0) message.delay_ms = Math.round(Number(delay.value) * Number(unit.value));
@@ -85,7 +75,7 @@ export function produce(view, _, query) {
         known,
         field("Key", key, "Messages with the same key stay in order."),
         h("div", { class: "field" }, h("span", { class: "split" }, h("label", { for: "value" }, "Value"), forms), Object.assign(value, { id: "value" })),
-        h("fieldset", { class: "field" }, h("legend", null, "Headers"), headers, h("button", { type: "button", class: "quiet", on: { click: addHeader } }, "+ Add a header")),
+        headers.element,
         h("div", { class: "columns" }, field("Partition", partition), field("Priority lane", lane), h("div", { class: "joined" }, field("Delay", delay), unit)),
         h("div", { class: "actions" }, h("button", { class: "primary" }, "Publish")),
         result,

@@ -5,7 +5,7 @@ import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import { parseExactly } from "../exact.js";
 import * as format from "../format.js";
-import { history, values, WINDOWS } from "../history.js";
+import { history, values, windowOf, WINDOWS } from "../history.js";
 import { toDeadLetters, toGroup, toMessages, toQueue, toTopic } from "../links.js";
 import { messageList } from "../message_list.js";
 import { badge, bar, button, card, choice, confirm, heading, stat, stats, table, toast, trail } from "../parts.js";
@@ -47,8 +47,8 @@ export function queues(view) {
   return "Queues";
 }
 
-export function queue(view, { group, topic }) {
-  let seconds = 900;
+export function queue(view, { group, topic }, query) {
+  let seconds = windowOf(query);
   let isPeeking = false;
   const where = path`/groups/${group}/queues/${topic}`;
   const body = h("div", { class: "stack" });
@@ -83,6 +83,7 @@ export function queue(view, { group, topic }) {
     const totals = described.totals;
     const change = (chosen) => {
       seconds = chosen;
+      view.keep({ window: chosen });
       again();
     };
     const peek = (event) => {

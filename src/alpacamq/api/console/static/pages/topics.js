@@ -4,40 +4,30 @@ import { get, path } from "../api.js";
 import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
-import { history, latest, omitted, toned, values, WINDOWS } from "../history.js";
-import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toSubjects, toTopic } from "../links.js";
+import { history, latest, omitted, toned, values, windowOf, WINDOWS } from "../history.js";
+import { toDeadLetters, toDelayed, toGroup, toMessages, toProduce, toSubjects, toTopic, toTopicChanges } from "../links.js";
+import { LIMIT, listing } from "../listing.js";
 import { bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
 
-const LIMIT = 1000;
-
-export function topics(view) {
-  let wanted = "";
-  let isInternal = false;
+export function topics(view, _, query) {
+  let isInternal = query.get("internal") === "true";
   let found = null;
   const list = h("div");
-  const filter = h("input", {
-    type: "search",
-    placeholder: "Filter by name",
-    "aria-label": "Filter topics by name",
-    on: {
-      input: (event) => {
-        wanted = event.currentTarget.value.toLowerCase();
-        if (found) show(list, draw(found));
-      },
-    },
-  });
+  const { filter, shown, every } = listing(view, query, "Filter topics by name", () => found && show(list, draw(found)));
   const internal = h("input", {
     type: "checkbox",
+    checked: isInternal,
     on: {
       change: (event) => {
         isInternal = event.currentTarget.checked;
+        view.keep({ internal: isInternal });
         again();
       },
     },
   });
   show(
     view.main,
-    heading("Topics", h("a", { class: "button", href: "#/produce" }, "Produce")),
+    heading("Topics", [h("a", { class: "button", href: "#/produce" }, "Produce"), h("a", { class: "button primary", href: "#/new-topic" }, "New topic")]),
     h("div", { class: "tools" }, filter, h("label", { class: "check" }, internal, "internal ones, too")),
     list,
   );
@@ -50,7 +40,7 @@ export function topics(view) {
   };
   const draw = (answer) => {
     found = answer;
-    const rows = answer.listed.filter(({ name }) => name.toLowerCase().includes(wanted));
+    const { rows, pager, isFiltered } = shown(answer.listed, (row) => row.name);
     const rates = (row) => values(answer.published, "published", { topic: row.name });
     return [
       table(
@@ -63,20 +53,22 @@ export function topics(view) {
           { label: "15 min", kind: "wide", cell: (row) => sparkline(rates(row)) },
         ],
         rows,
-        { key: (row) => row.name, label: "Topics", empty: wanted ? "No topic matches." : "No topics yet." },
+        { key: (row) => row.name, label: "Topics", empty: isFiltered ? "No topic matches." : "No topics yet." },
       ),
-      answer.next ? h("p", { class: "note" }, `The first ${format.count(LIMIT)} are shown.`) : null,
+      pager,
+      answer.next ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} are listed.`) : null,
       omitted(answer.published, "topics"),
     ];
   };
-  const again = view.live(list, load, draw);
+  const again = view.live(list, load, draw, { every });
   return "Topics";
 }
 
-export function topic(view, { topic: name }) {
-  let seconds = 900;
+export function topic(view, { topic: name }, query) {
+  let seconds = windowOf(query);
   const body = h("div", { class: "stack" });
   const actions = [
+    h("a", { class: "button", href: toTopicChanges(name) }, "Edit"),
     h("a", { class: "button", href: toMessages(name) }, "Browse"),
     h("a", { class: "button primary", href: toProduce(name) }, "Produce"),
   ];
@@ -95,6 +87,7 @@ export function topic(view, { topic: name }) {
     const consumed = values(rates, "consumed", { topic: name });
     const change = (chosen) => {
       seconds = chosen;
+      view.keep({ window: chosen });
       again();
     };
     const lags = rates.series.filter((each) => each.measure === "lag").map((each) => ({ label: each.group, values: each.values }));
