@@ -27,9 +27,10 @@ clients: ## Install the JavaScript and Go clients that tests/compat uses if they
 	@scripts/setup dev
 	@$(BIN)/python -m tests.compat.schema_clients.programs
 
-# Tests of the gRPC API by it are skipped without it. Needs Go.
-grpctools: ## Install grpcurl for tests/compat
+# Tests of the gRPC API by them are skipped without them. Needs Go.
+grpctools: ## Install grpcurl and ghz for tests/compat
 	@GOBIN=$(CURDIR)/.venv/gotools go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3
+	@GOBIN=$(CURDIR)/.venv/gotools go install github.com/bojand/ghz/cmd/ghz@v0.93.0
 
 # Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
 UNIT := tests/model tests/protocol tests/consensus tests/replication tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \

@@ -1,17 +1,19 @@
-"""How many records a second does one core of the broker write and read over gRPC?
+"""How many records a second does one core of the broker write and read over gRPC, and what do streams take?
 
 grpcio in this process, one stream, 100 B, batches of 100. By the processor time of the broker: the client
-takes more of it than the broker does.
+takes more of it than the broker does. Idle streams are of `Queue.Work`, on one queue.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
+import psutil
 
-from alpacamq.v1 import log_pb2, messages_pb2, producer_pb2
+from alpacamq.v1 import log_pb2, messages_pb2, producer_pb2, queue_pb2
 
 from . import topics
 from .report import Floor, Report
@@ -24,6 +26,9 @@ SIZE = 100
 BATCH = 100
 UNIT = "records/s per core of the server"
 V1 = "/alpacamq.v1."
+IDLE_STREAMS = 1000
+STREAMS_PER_CONNECTION = 50
+MIB = 1 << 20
 
 # Does the work of a case; returns the number of records.
 Work = Callable[[Any, str, int], Awaitable[int]]
@@ -44,6 +49,40 @@ def run(session: Session, report: Report) -> None:
         _measure(
             session, report, server, "read batches", _read_raw, "keyed-false", 5, Floor(at_least=2_000_000)
         )
+        report(
+            case=f"{IDLE_STREAMS:,} idle streams",
+            server=server.name,
+            unit="MiB more memory of the server",
+            samples=[asyncio.run(_idle(server))],
+            floor=Floor(at_most=50),
+        )
+
+
+async def _idle(server: Server) -> float:
+    """Return how much memory the server takes for streams on which nothing happens."""
+    topics.create(server.address, "idle", 1)
+    process = psutil.Process(server.pid)
+    before = process.memory_info().rss
+    options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+    async with AsyncExitStack() as stack:
+        streams = []
+        for number in range(IDLE_STREAMS):
+            if number % STREAMS_PER_CONNECTION == 0:
+                channel = await stack.enter_async_context(
+                    grpc.aio.insecure_channel(server.addresses["grpc"], options)
+                )
+            stream = channel.stream_stream(
+                f"{V1}Queue/Work",
+                request_serializer=queue_pb2.WorkRequest.SerializeToString,
+                response_deserializer=queue_pb2.WorkResponse.FromString,
+            )()
+            opened = queue_pb2.WorkOpen(topic="idle", group="g", credit=1)
+            await stream.write(queue_pb2.WorkRequest(open=opened))
+            streams.append(stream)
+        # Each has had a keep-alive, and is served.
+        for stream in streams:
+            assert await stream.read() is not grpc.aio.EOF
+        return (process.memory_info().rss - before) / MIB
 
 
 def _measure(

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from .dialogue import Dialogue, Turns, together
@@ -94,7 +94,12 @@ def create(address: str, stream: str) -> None:
     """Create a stream with a subject of its name, and a pull consumer."""
 
     def create() -> Dialogue:
-        settings = {"name": stream, "subjects": [stream], "storage": "file", "num_replicas": 1}
+        settings = {
+            "name": stream,
+            "subjects": [stream],
+            "storage": "file",
+            "num_replicas": 1,
+        }
         inbox = b"_INBOX.create"
         yield from _api(inbox, f"STREAM.CREATE.{stream}", settings, _HELLO % inbox)
         consumer = {"durable_name": CONSUMER, "ack_policy": "explicit", "max_ack_pending": 100_000}
@@ -165,7 +170,7 @@ def _publish(subject: str, inbox: bytes, body: bytes) -> bytes:
 
 
 def _api(
-    inbox: bytes, subject: str, request: dict[str, object], before: bytes = b""
+    inbox: bytes, subject: str, request: Mapping[str, object], before: bytes = b""
 ) -> Generator[bytes, bytes, dict[str, int]]:
     data = yield before + _publish(f"$JS.API.{subject}", inbox, json.dumps(request).encode())
     while (found := _RESPONSE.search(data)) is None or len(data) < found.end() + int(found[1]) + 2:

@@ -31,7 +31,7 @@ from alpacamq.cluster.commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from alpacamq.cluster.controller import Controller
+from alpacamq.cluster.controller import MAX_PRODUCER_IDS, Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, ClusterImage, feature_change
 from alpacamq.cluster.partition_state import PartitionId
@@ -237,6 +237,14 @@ def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> N
     assert [broker.id for broker in cluster.image.brokers.values() if broker.is_fenced] == [3]
 
 
+def test_a_pause_neither_shortens_a_session_nor_begins_one_that_has_ended() -> None:
+    cluster = Cluster(2)
+    cluster.kill(2)
+    cluster.controller.was_paused(cluster.now_ms)
+    assert cluster.controller.session(1).ends_ms == cluster.now_ms + cluster.settings.dead_ms
+    assert cluster.controller.session(2).ends_ms is None
+
+
 def test_a_tick_with_nothing_due_changes_nothing() -> None:
     cluster = Cluster()
     cluster.create("t")
@@ -266,7 +274,10 @@ def test_a_second_process_with_the_same_id_is_refused_until_the_session_ends() -
     cluster.directories[1] = directory
     with pytest.raises(DuplicateBroker):
         cluster.register(1)
-    cluster.advance(9000)
+    cluster.now_ms += 8999
+    with pytest.raises(DuplicateBroker):
+        cluster.register(1)
+    cluster.now_ms += 1  # not even a tick is needed
     assert cluster.register(1).epoch > cluster.epochs[1]
 
 
@@ -293,6 +304,9 @@ def test_a_process_restarted_at_the_same_address_does_not_wait_for_the_session_o
     assert cluster.state(topic).leader is None
     cluster.beat(1)
     assert (cluster.state(topic).leader, cluster.state(topic).leader_epoch) == (1, 2)
+    # At another address it may be a copy of the directory, beside the process that runs.
+    with pytest.raises(DuplicateBroker):
+        cluster.register(1, endpoints=(Endpoint("cluster", "b", 9093),))
 
 
 @pytest.mark.parametrize(
@@ -462,6 +476,8 @@ def test_a_feature_is_raised_once_all_brokers_support_it() -> None:
     assert cluster.image.features == {VERSION_FEATURE: 2}
     with pytest.raises(FeatureUpdateFailed, match="go back"):
         cluster.ask(UpdateFeatures(levels={VERSION_FEATURE: 1}))
+    with pytest.raises(FeatureUpdateFailed, match="does not support novel level 1"):
+        cluster.ask(UpdateFeatures(levels={"novel": 1}))
 
 
 def test_a_broker_is_unregistered_only_if_it_is_stopped_and_not_needed() -> None:
@@ -942,7 +958,7 @@ def test_a_drained_broker_loses_its_replicas_a_few_at_a_time() -> None:
 
 
 def test_draining_leaves_reassignments_of_users_alone() -> None:
-    cluster = Cluster(3)
+    cluster = Cluster(4)
     topic = cluster.create("t", (1, 2), (1, 2))
     reassign(cluster, (1, 3), 0)
     reassign(cluster, (2, 3), 1)
@@ -1317,7 +1333,9 @@ def test_producer_ids_are_handed_out_once() -> None:
     first = cluster.ask(AllocateProducerIds(count=1000))
     assert (first.first, first.count) == (0, 1000)
     cluster.fail_over()
-    assert cluster.ask(AllocateProducerIds(count=10)).first == 1000
+    assert cluster.ask(AllocateProducerIds(count=MAX_PRODUCER_IDS)).first == 1000
+    with pytest.raises(InvalidRequest, match="between 1 and"):
+        cluster.ask(AllocateProducerIds(count=MAX_PRODUCER_IDS + 1))
 
 
 # Entries of the metadata log

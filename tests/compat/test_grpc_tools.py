@@ -1,4 +1,4 @@
-"""The gRPC API by grpcurl, which `make grpctools` installs."""
+"""The gRPC API by grpcurl and ghz, which `make grpctools` installs."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.api.grpc.client import publish
@@ -51,3 +52,27 @@ def test_grpcurl_receives_messages(broker: Broker, topic: str) -> None:
     request = {"topic": topic, "group": "g", "wait_ms": 5000}
     reply = json.loads(grpcurl(broker, "alpacamq.v1.Queue/Receive", data=request))
     assert [each["record"]["value"] for each in reply["messages"]] == ["aGVsbG8="]
+
+
+@pytest.mark.parametrize(
+    ("method", "calls", "messages"),
+    [("Producer/Send", 200, 1), ("Producer/Produce", 10, 100)],
+    ids=["calls", "streams"],
+)
+def test_ghz_loads_calls_and_streams_without_an_error(
+    broker: Broker, method: str, calls: int, messages: int
+) -> None:
+    topic = f"load-{messages}"
+    publish(broker.http_address, topic, [])
+    record = {"topic": topic, "records": [{"value": "eA=="}]}
+    command = [
+        tool("ghz"), "--insecure", "--format", "json", "--total", str(calls), "--concurrency", "5",
+        "--call", f"alpacamq.v1.{method}", "--stream-call-count", str(messages),
+        "--data", json.dumps(record), broker.grpc_address,
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    report = json.loads(ran.stdout)
+    assert report["statusCodeDistribution"] == {"OK": calls}
+    with httpx.Client(base_url=f"http://{broker.http_address}", timeout=TIMEOUT_S) as client:
+        found = client.get(f"/topics/{topic}").json()
+    assert sum(each["end_offset"] for each in found["partitions"]) == calls * messages

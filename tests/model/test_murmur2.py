@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from alpacamq.model.murmur2 import murmur2, partition_for_key
+from alpacamq.model.murmur2 import murmur2, partition_for_key, partitions_for_keys
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,22 @@ def test_any_buffer_hashes_like_the_same_bytes(key: bytes) -> None:
 )
 def test_the_partition_of_a_key(key: bytes, partitions: int, partition: int) -> None:
     assert partition_for_key(key, partitions) == partition
+
+
+@given(st.lists(st.binary(max_size=70), max_size=40), st.integers(1, 1000), st.integers(0, 70))
+def test_many_keys_have_the_partitions_that_each_has_alone(
+    keys: list[bytes], partitions: int, size: int
+) -> None:
+    # Of several lengths, and enough of one that they are hashed together.
+    keys += [bytes([number]) * size for number in range(0, 256, 15)]
+    expected = [partition_for_key(key, partitions) for key in keys]
+    assert partitions_for_keys(keys, partitions) == expected
+
+
+@pytest.mark.parametrize("size", range(66))
+def test_keys_of_any_length_hash_together_as_they_do_alone(size: int) -> None:
+    keys = [bytes((number * 7 + at * 31) & 0xFF for at in range(size)) for number in range(100)]
+    assert partitions_for_keys(keys, 1_000_003) == [partition_for_key(key, 1_000_003) for key in keys]
 
 
 def test_keys_spread_over_all_partitions() -> None:

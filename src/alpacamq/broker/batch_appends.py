@@ -19,7 +19,7 @@ from alpacamq.model.records import read_contents
 from alpacamq.model.topics import TopicConfig
 
 from .delay.split import DelayedBatches, may_hold_delays
-from .partition.appends import Acks, Append, completed
+from .partition.appends import Acks, Append
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import admit, check_writable, needs_unpacking, unpacked
 from .remote.appends import Placed, RemoteAppends, placed
@@ -112,7 +112,6 @@ class BatchAppends:
 
         def ended() -> None:
             # Only if nothing was written: the next leader does not recognise it.
-            append.done = completed
             if isinstance(append.outcome, NotLeader) and append.data and not self._appends.is_alone:
                 place = PartitionId(partition.topic_id, partition.identity.partition)
                 self._submit(place, bytearray(append.data), header, timeout_ms, origin, done)

@@ -32,7 +32,7 @@ from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
 from .later import Later
-from .partition.appends import Acks, Append, completed
+from .partition.appends import Acks, Append
 from .partition.leader import Partition, WriteBatcher
 from .partition.validation import (
     admit,
@@ -615,7 +615,6 @@ class Publisher:
             trace = traces.publish_trace(batch.records, call.origin, call.received_us)
 
         def ended() -> None:
-            append.done = completed
             # Only if nothing was written: the next leader does not recognise it.
             if isinstance(append.outcome, NotLeader) and append.data and not self._appends.is_alone:
                 batch.append = None

@@ -40,6 +40,10 @@ class Session:
     clock_ahead_ms: int | None = None
 
 
+# Of a broker that is not registered.
+_NO_SESSION = Session()
+
+
 class Sessions:
     """The sessions of all brokers."""
 
@@ -80,20 +84,16 @@ class Sessions:
         return ends_ms is not None and now_ms < ends_ms
 
     def is_damaged(self, broker_id: int, partition: PartitionId) -> bool:
-        session = self._sessions.get(broker_id)
-        return session is not None and partition in session.damaged
+        return partition in self._sessions.get(broker_id, _NO_SESSION).damaged
 
     def is_heard(self, broker_id: int) -> bool:
-        session = self._sessions.get(broker_id)
-        return session is not None and session.is_heard
+        return self._sessions.get(broker_id, _NO_SESSION).is_heard
 
     def has_lost_data(self, broker_id: int) -> bool:
-        session = self._sessions.get(broker_id)
-        return session is not None and session.has_lost_data
+        return self._sessions.get(broker_id, _NO_SESSION).has_lost_data
 
     def is_disk_failing(self, broker_id: int) -> bool:
-        session = self._sessions.get(broker_id)
-        return session is not None and session.is_disk_failing
+        return self._sessions.get(broker_id, _NO_SESSION).is_disk_failing
 
     def ended(self, now_ms: int) -> list[BrokerId]:
         """Return the brokers whose sessions have run out."""

@@ -33,6 +33,10 @@ class Incoming(NamedTuple):
     header: BatchHeader
 
 
+# An Incoming, or a plain tuple of the same fields, which takes less time to make.
+IncomingBatch = tuple[bytearray | memoryview, BatchHeader]
+
+
 class Appended(NamedTuple):
     """The position of a batch in the log; a duplicate was there before."""
 
@@ -64,7 +68,7 @@ class Appender:
         self._producer_state = producer_state
         self._unflushed = unflushed
 
-    def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
+    def append(self, batches: Sequence[IncomingBatch], leader_epoch: int) -> list[Appended | AlpacaError]:
         """Append in order with as few writes as possible; return a result for each batch.
 
         Raises if nothing was written. If a write to a later segment fails, the batches for that segment

@@ -21,7 +21,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ports import Buffer, Disk
 from alpacamq.model.topics import TopicConfig
 
-from .appender import Appended, Appender, Incoming
+from .appender import Appended, Appender, Incoming, IncomingBatch
 from .checkpoint import RecoveryPoint
 from .compactor import Compaction, Compactor, discard_swaps
 from .directory import list_contents, remove_segment
@@ -260,7 +260,7 @@ class PartitionLog:
         """Return the error for callers that waited for the failed flush."""
         return self._health.fsync_error()
 
-    def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
+    def append(self, batches: Sequence[IncomingBatch], leader_epoch: int) -> list[Appended | AlpacaError]:
         """Append batches in order; return a result for each. Raises StorageFailed if nothing was written."""
         self._health.check_writable()
         return self._appender.append(batches, leader_epoch)

@@ -203,8 +203,9 @@ def test_a_live_view_of_one_partition_leaves_out_what_is_too_much(
     tab.button("Pause").click()
     expect(tab.page.get_by_role("status").filter(has_text="Paused")).to_be_visible()
     publish(http, made, {"value": "elsewhere", "partition": 0})
+    numbers: list[dict[str, object]] = [{"value": n, "partition": 1} for n in range(3000)]
     for first in range(0, 3000, 1000):
-        publish(http, made, *[{"value": first + n, "partition": 1} for n in range(1000)])
+        publish(http, made, *numbers[first : first + 1000])
     tab.button("Resume").click()
     expect(tab.page.locator(".messages .excerpt").first).to_have_text("2999")
     expect(tab.page.locator(".messages > li")).to_have_count(500)
@@ -233,8 +234,9 @@ def test_messages_are_saved_as_json_lines_that_produce_reads(
         {"key_base64": "/w==", "value_base64": "/g==", "partition": 0},
         {"value": None, "key": "deleted", "partition": 0},
     )
+    numbers: list[dict[str, object]] = [{"value": n, "partition": 0} for n in range(600)]
     for _ in range(2):
-        publish(http, made, *[{"value": n, "partition": 0} for n in range(600)])
+        publish(http, made, *numbers)
     tab.open("/messages/{}?by=earliest", made)
     content = saved(tab, "JSON lines")
     ctl = InProcess(broker.address, broker.http_address)

@@ -14,6 +14,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_tools import protoc
 
+from alpacamq.api.grpc.services import Descriptors
+
 PROTOS = sorted(Path(str(files("alpacamq") / "v1")).glob("*.proto"))
 
 
@@ -83,3 +85,14 @@ def test_numbers_and_names_of_fields_are_unique_and_follow_the_style(proto: Path
         assert all(value.name.startswith(f"{prefix}_") for value in enum.values)
     for message in module.DESCRIPTOR.message_types_by_name.values():
         assert all(field.name.islower() for field in message.fields)
+
+
+@pytest.mark.parametrize("symbol", ["alpacamq.v1.Producer", "alpacamq.v1.Producer.Send"])
+def test_reflection_finds_services_and_methods(symbol: str) -> None:
+    assert Descriptors().FindFileContainingSymbol(symbol).name == "alpacamq/v1/producer.proto"
+
+
+@pytest.mark.parametrize("symbol", ["alpacamq.v1.Producer.Nothing", "alpacamq.v1", ""])
+def test_reflection_does_not_find_other_symbols(symbol: str) -> None:
+    with pytest.raises(KeyError):
+        Descriptors().FindFileContainingSymbol(symbol)

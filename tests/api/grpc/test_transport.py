@@ -352,6 +352,27 @@ async def test_no_connection_or_call_is_left(broker: Broker, topic: str) -> None
     await asyncio.to_thread(eventually, lambda: left() == (0, 0))
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(2, 4), (3, 5), (4, 5), (6, 7), (6, 9), (8, 3)],
+    ids=["PRIORITY", "RST_STREAM", "SETTINGS", "short PING", "long PING", "WINDOW_UPDATE"],
+)
+async def test_a_frame_of_a_wrong_length_ends_the_connection_and_the_client_learns_why(
+    broker: Broker, kind: int, size: int
+) -> None:
+    """Also a client that still sends while the broker closes: its end is not a reset."""
+    async with started(broker.grpc_address) as raw:
+        await raw.receive()
+        sent = frame(kind, b"x" * size, stream=1 if kind in (2, 3) else 0)
+        raw.writer.write(sent[:9])
+        assert await raw.end_reason() == h2.errors.ErrorCodes.FRAME_SIZE_ERROR
+        for part in (sent[9:], frame(6, b"has come"), b""):
+            raw.writer.write(part)
+            await raw.writer.drain()
+            assert await raw._reader.read() == b""
+        assert raw._reader.exception() is None
+
+
 HEADERS, WINDOW_UPDATE = 1, 8
 END_STREAM, END_HEADERS = 1, 4
 LARGEST_WINDOW = (2**31 - 1).to_bytes(4)

@@ -1,6 +1,8 @@
 """A broker whose disk is full or fails leaves its partitions to others until it works again."""
 
+import asyncio
 import errno
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from alpacamq.broker.metadata import quorum
+from alpacamq.broker.metadata.store import Recovered
 from alpacamq.broker.partition import disk_watch
 from alpacamq.broker.partition.leader import append
 from alpacamq.broker.replication.following import Following
@@ -210,3 +213,42 @@ async def test_a_broker_stops_if_its_metadata_log_keeps_failing(
         with pytest.raises(ExceptionGroup):
             await cluster.kill(failed)
         await cluster.until(lambda: cluster.state("orders").leader not in (failed, None), "another leader")
+
+
+async def test_what_comes_while_the_metadata_log_is_read_again_is_not_written_behind_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1)
+        controller = cluster.any.metadata.controller_id
+        assert controller is not None
+        full = next(each for each in cluster.brokers if each != controller)
+        metadata, store = cluster[full].metadata, cluster[full]._store
+        write, recover = store.write, store.recover
+        loop = asyncio.get_running_loop()
+        is_refused, may_recover = asyncio.Event(), threading.Event()
+
+        def refuse_once(*_: object) -> None:
+            monkeypatch.setattr(store, "write", write)
+            loop.call_soon_threadsafe(is_refused.set)
+            raise DiskFull("no room")
+
+        def recover_later() -> Recovered | None:
+            assert may_recover.wait(30)
+            return recover()
+
+        with capture_logs() as logged:
+            monkeypatch.setattr(store, "recover", recover_later)
+            monkeypatch.setattr(store, "write", refuse_once)
+            topics = cluster.brokers[controller].topics
+            await topics.create("first", partitions=1)
+            await is_refused.wait()
+            before = metadata.quorum.last_index
+            second = await topics.create("second", partitions=1)
+            await cluster.until(lambda: metadata.quorum.last_index > before, "entries have come")
+            may_recover.set()
+            await cluster.until(
+                lambda: metadata.image.topic_by_id(second.id) is not None, "the broker has caught up"
+            )
+        assert [each["event"] for each in logged].count("metadata_not_written") == 1
+        assert not metadata.has_failed

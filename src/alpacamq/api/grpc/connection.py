@@ -26,7 +26,7 @@ from alpacamq.telemetry.logs import get_logger
 
 from .dispatch import ClientConnection, serve_call
 from .errors import Expired
-from .frames import MAX_HEADER_BYTES, FloodError, FrameKind, FrameMeter
+from .frames import MAX_HEADER_BYTES, FloodError, FrameKind, FrameLengthError, FrameMeter
 from .server import Server
 from .stream import Stream
 
@@ -40,6 +40,9 @@ CONNECTION_WINDOW_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 256 << 10
 # Small responses are written together at the end of a turn.
 _WRITE_BYTES = 64 << 10
+# How long, and for how many bytes, a connection that is over waits until its client has closed it.
+LINGER_SECONDS = 1.0
+MAX_DROPPED_BYTES = 1 << 20
 # A message that takes longer than the header timeout has to arrive at this rate.
 MIN_BYTES_PER_SECOND = 64 << 10
 # A client with open calls that sends nothing gets a ping, and has as long again to answer it.
@@ -96,6 +99,8 @@ class Connection(asyncio.Protocol):
         # Whether the client has sent its settings.
         self._has_begun = False
         self.is_closed = False
+        # What the client has sent since.
+        self._dropped_bytes = 0
         self._is_going_away = False
 
     # The socket.
@@ -181,6 +186,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > MAX_DROPPED_BYTES:
+                self._transport.abort()
             return
         if self._stats is not None:
             self._stats.received_bytes += len(data)
@@ -218,6 +226,9 @@ class Connection(asyncio.Protocol):
             self._flush()
         except FloodError as error:
             self._close_with(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, str(error))
+        except FrameLengthError as error:
+            # h2 would call it a PROTOCOL_ERROR.
+            self._close_with(h2.errors.ErrorCodes.FRAME_SIZE_ERROR, str(error))
         except h2.exceptions.ProtocolError as error:
             # h2 has added GOAWAY with the reason.
             self._flush()
@@ -446,9 +457,20 @@ class Connection(asyncio.Protocol):
         if not self.is_closed:
             log.info("connection_closed", peer=self.peer, reason=reason)
             self._end()
-            if self._transport.get_write_buffer_size():
-                self._loop.call_later(1.0, self._transport.abort)
-            self._transport.close()
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close with the client, or soon. Closing while it still sends would reset the connection.
+
+        Then it might not see why.
+        """
+        if not self._transport.is_closing():
+            with suppress(OSError):  # the client has gone
+                self._transport.write_eof()
+            if self._is_read_paused:
+                self._is_read_paused = False
+                self._transport.resume_reading()
+            self._loop.call_later(LINGER_SECONDS, self._transport.abort)
 
     def _close_with(self, code: Any, reason: str) -> None:
         if not self.is_closed:

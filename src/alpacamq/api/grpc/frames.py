@@ -5,6 +5,7 @@ did, are limited in number, and so are those that are parsed in one turn of the 
 of them: by reading what they are sent, and by calls that end.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -55,11 +56,23 @@ ALLOWANCES = {
     FrameKind.CONTINUATION: Allowance(100, 10),
     OTHER: Allowance(100, 10),
 }
+# The length of frames of these kinds; that of SETTINGS is a multiple of one setting.
+_LENGTHS: Mapping[int, int] = {
+    FrameKind.PRIORITY: 5,
+    FrameKind.RST_STREAM: 4,
+    FrameKind.PING: 8,
+    FrameKind.WINDOW_UPDATE: 4,
+}
+_SETTING_BYTES = 6
 _NAMES = {EMPTY_DATA: "empty DATA", OTHER: "unknown"}
 
 
 class FloodError(Exception):
     """The client sends too many frames of a kind, or too long headers."""
+
+
+class FrameLengthError(Exception):
+    """The client sends a frame of a length that its kind cannot have."""
 
 
 class FrameMeter:
@@ -104,7 +117,10 @@ class FrameMeter:
             self._left[kind] = min(self._left[kind] + seconds * allowance.per_second, allowance.burst)
 
     def end_of_turn(self, data: bytes, at: int) -> int:
-        """Return how much of `data`, from `at` on, to parse in this turn. Raises FloodError."""
+        """Return how much of `data`, from `at` on, to parse in this turn.
+
+        Raises FloodError, FrameLengthError.
+        """
         size = len(data)
         frames = 0
         while at < size:
@@ -139,6 +155,8 @@ class FrameMeter:
             return _HEADERS_WEIGHT
         if kind == FrameKind.CONTINUATION:
             self._in_block(flags, length, begins=False)
+        elif length != _LENGTHS.get(kind, length) or (kind == FrameKind.SETTINGS and length % _SETTING_BYTES):
+            raise FrameLengthError(f"a {FrameKind(kind).name} frame of {length} bytes")
         self.spend(EMPTY_DATA if kind == FrameKind.DATA else kind if kind in ALLOWANCES else OTHER)
         return 1
 

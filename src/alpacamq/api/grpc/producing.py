@@ -26,7 +26,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicName
 from alpacamq.model.lanes import Lane
-from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.murmur2 import partition_for_key, partitions_for_keys
 from alpacamq.model.records import Header, Record, frame_records, write_batch
 from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.security.acls import Operation, ResourceType
@@ -276,10 +276,12 @@ class RecordWriter:
         write = Write(len(records), waits=acks is not None)
         by_partition: dict[int, list[int]] = {}
         spread: int | None = None
+        keys = [key for _, key, partition in records if partition is None and key is not None]
+        of_keys = iter(partitions_for_keys(keys, known.partitions))
         for index, (_, key, partition) in enumerate(records):
             if partition is None:
                 if key is not None:
-                    partition = partition_for_key(key, known.partitions) if known.partitions > 1 else 0
+                    partition = next(of_keys)
                 else:
                     if spread is None:
                         spread = self._broker.publisher.next_in_turn(topic, known.partitions)

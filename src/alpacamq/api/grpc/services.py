@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from google.protobuf.descriptor_pool import Default
 from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV1Alpha
 from grpclib.reflection.service import ServerReflection
 
@@ -52,6 +53,23 @@ SERVICES: Sequence[Callable[[Backend], Any]] = (
 )
 
 
+class Descriptors:
+    """The descriptors that reflection shows. Finds methods too, which tools such as ghz ask for."""
+
+    def __init__(self) -> None:
+        self._pool: Any = Default()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - Protobuf's name
+        """Return the file of a service, method, message or extension. Raises KeyError."""
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
+
+
 def handlers(backend: Backend) -> Mapping[str, Any]:
     """Return the handlers of all services by path, as `/alpacamq.v1.Queue/Work`."""
     services = [make(backend) for make in SERVICES]
@@ -63,5 +81,5 @@ def handlers(backend: Backend) -> Mapping[str, Any]:
         if isinstance(service, HealthService):
             service.services = frozenset(names)
     for reflection in (ServerReflection, ServerReflectionV1Alpha):
-        found |= reflection(_service_names=names).__mapping__()
+        found |= reflection(_service_names=names, _pool=Descriptors()).__mapping__()
     return found

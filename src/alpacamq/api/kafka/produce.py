@@ -453,6 +453,7 @@ class ProduceRequests:
         find = topics.find
         access = self._broker.access
         is_limited = access.limits(connection.caller)
+        has_valid_acks = call.acks in (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
         # Topics for which nothing has to be decided.
         allowed = _NONE
         writable = connection.writable
@@ -488,19 +489,22 @@ class ProduceRequests:
                 try:
                     if (partition := find(key, index)) is None:
                         raise topics.absence(key, index)
-                    self._check(call, partition)
+                    check_writable(partition.identity)
+                    if not has_valid_acks:
+                        raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")
                     if not records:
                         raise InvalidRecord(f"the request has no batch for partition {index}")
-                    data, batch = admit(records, partition.config, now_ms)
+                    config = partition.config
+                    data, batch = admit(records, config, now_ms)
                     pending.messages += batch.record_count
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
                         raise UnsupportedCompression(f"zstd requires Produce version {_ZSTD_FROM} or later")
                     joins = _joins_transaction(call, partition, batch)
                     if (
                         joins
-                        or partition.config.checks_schemas
-                        or needs_unpacking(partition.config, batch)
-                        or (partition.config.message_delays and may_hold_delays(data, batch))
+                        or config.checks_schemas
+                        or needs_unpacking(config, batch)
+                        or (config.message_delays and may_hold_delays(data, batch))
                     ):
                         # The frame is valid until the turn ends: deferred batches are copied.
                         deferred.append(
@@ -692,8 +696,3 @@ class ProduceRequests:
             identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")
             for identity in verified.absent
         }
-
-    def _check(self, call: ProduceCall, partition: Partition) -> None:
-        check_writable(partition.identity)
-        if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-            raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")

@@ -360,6 +360,8 @@ class Quorum:
                 self.failure = f"the metadata log cannot be read: {again}"
                 continue
             self._raft = self._core(recovered or EMPTY)
+            # What the former core decided meanwhile follows entries that are not on disk.
+            self._unwritten.clear()
             self.failure = None
             return
 

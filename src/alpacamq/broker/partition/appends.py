@@ -52,13 +52,6 @@ class Append:
         done()
 
 
-def completed() -> None:
-    """Take the place of the callback of an append that is done and that the callback refers to.
-
-    Otherwise both live until a garbage collection.
-    """
-
-
 def record_outcomes(appends: Iterable[Append], in_sync: Collection[int] = ()) -> None:
     """Record the outcome of batches in their traces, before it becomes visible.
 

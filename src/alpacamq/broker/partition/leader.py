@@ -15,7 +15,7 @@ from typing import Protocol
 from alpacamq.broker.tracing.partition import PartitionTraces
 from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.epochs import EpochEnd
-from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
+from alpacamq.log.partition_log import Appended, PartitionLog
 from alpacamq.log.producer_state import ProducerEntry
 from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.batch import read_header
@@ -559,7 +559,7 @@ class Partition:
         log = self.log
         before_bytes = log.size_bytes
         try:
-            outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)
+            outcomes = log.append([(a.data, a.header) for a in appends], self.leader_epoch)
         except AlpacaError as error:
             self.refused(error)
             fail(appends, error)

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from alpacamq.broker.later import Later
-from alpacamq.broker.partition.appends import Append, completed
+from alpacamq.broker.partition.appends import Append
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import (
@@ -531,7 +531,6 @@ class StateMachineHost(Generic[M]):
         return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
-        append.done = completed
         if not any(entry is outcomes for entry in self._in_flight):
             return  # the machine these records belonged to has failed meanwhile
         if isinstance(append.outcome, AlpacaError):

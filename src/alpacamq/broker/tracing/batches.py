@@ -16,6 +16,8 @@ TRACEPARENT = b"traceparent"
 # Bytes of a compressed batch that are unpacked to read its first record.
 _OPENING_BYTES = 4 << 10
 _MAX_HEADERS = 32
+# In a body up to this size the name of the header is searched for first.
+_SEARCHED_BYTES = 1 << 10
 # Per batch; further ones are not traced.
 MAX_TRACED = 100
 
@@ -62,6 +64,8 @@ def _first_traceparent(body: Buffer, at: int) -> bytes | None:
     Runs for every batch, and most have records without headers: so numbers are read in place until
     it is known whether there are any.
     """
+    if len(body) <= _SEARCHED_BYTES and TRACEPARENT not in bytes(body):
+        return None
     try:
         while body[at] >= 0x80:  # the length of the record
             at += 1

@@ -1,4 +1,4 @@
-"""Connections to the gRPC API of a cluster's nodes.
+"""Connections to the gRPC API of a cluster's nodes, and the addresses of the other APIs, which it names.
 
 Streams share connections, at most `STREAMS_PER_CONNECTION` each: grpclib waits without an end once a server
 allows no more. A node that does not answer is left for the next one of the list.
@@ -6,8 +6,9 @@ allows no more. A node that does not answer is left for the next one of the list
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -21,6 +22,8 @@ from alpacamq.client.errors import ClientError, LoginRefused, Refused, Unreachab
 from alpacamq.client.url import Target, authorization
 from alpacamq.model.address import Address
 from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.v1.cluster_grpc import ClusterStub
+from alpacamq.v1.cluster_pb2 import EndpointsRequest, EndpointsResponse
 
 from .cluster import Backoff
 
@@ -231,3 +234,35 @@ class Nodes:
             each.close()
         self._connections.clear()
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """The addresses of the nodes that serve each API."""
+
+    grpc: tuple[Address, ...]
+    kafka: tuple[Address, ...]
+    http: tuple[Address, ...]
+
+
+async def discover(nodes: Nodes, deadline_s: float) -> Endpoints:
+    """Ask a node for the addresses of all. Raises Unreachable or Refused."""
+    about = f"cluster at {', '.join(map(str, nodes.addresses))}"
+    response: EndpointsResponse = await nodes.call(
+        lambda connection: ClusterStub(connection).Endpoints,
+        EndpointsRequest(),
+        about=about,
+        deadline_s=deadline_s,
+    )
+    found = Endpoints(
+        grpc=_parsed(each.grpc for each in response.nodes),
+        kafka=_parsed(each.kafka for each in response.nodes),
+        http=_parsed(each.http for each in response.nodes),
+    )
+    if not found.kafka:
+        raise Unreachable(f"{about}: no node serves the Kafka API, which the client needs for topics")
+    return found
+
+
+def _parsed(addresses: Iterable[str]) -> tuple[Address, ...]:
+    return tuple(Address.parse(each) for each in addresses if each)

@@ -23,8 +23,7 @@ from .transactions import TransactionalProducer
 
 if TYPE_CHECKING:
     # These load gRPC: not when the client is imported, but when it connects.
-    from .endpoints import Endpoints
-    from .grpc import Nodes
+    from .grpc import Endpoints, Nodes
 
 # How long a look for other nodes may take.
 REFRESH_S = 2.0
@@ -114,7 +113,7 @@ class Session:
 
     async def _discover(self) -> "Endpoints":
         if self._endpoints is None:
-            from .endpoints import discover
+            from .grpc import discover
 
             self._endpoints = await discover(self.nodes, self.timeout_s)
             self.nodes.learn(self._endpoints.grpc)
@@ -127,7 +126,7 @@ class Session:
         """
         if self._kafka:
             return
-        from .endpoints import discover
+        from .grpc import discover
 
         with suppress(ClientError):
             found = await discover(self.nodes, REFRESH_S)

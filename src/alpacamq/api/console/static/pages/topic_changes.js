@@ -34,7 +34,7 @@ function creation(known) {
     "Create",
     create,
     field("Name", name, "Letters, digits, dots, hyphens and underscores."),
-    h("div", { class: "columns" }, field("Partitions", partitions, "Can be added later, not removed."), field("Replicas", replicas)),
+    h("div", { class: "columns level" }, field("Partitions", partitions, "Can be added later, not removed."), field("Replicas", replicas)),
     settings.element,
   );
 }
