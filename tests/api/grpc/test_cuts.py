@@ -111,5 +111,6 @@ async def test_a_subscription_that_is_cut_gets_nothing_again_that_it_has_committ
             group: Any = await describe(groups_pb2.DescribeGroupRequest(group="g"), metadata=key)
             return not group.members
 
-        await soon(has_no_member)
+        has_left: bool = await soon(has_no_member)
+        assert has_left
     await _nothing_is_left(broker)

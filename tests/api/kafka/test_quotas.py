@@ -533,6 +533,16 @@ def test_a_client_is_throttled_for_the_time_that_its_requests_take(
     assert admin.ask(MetadataRequest()).throttle_time_ms == 0
 
 
+def test_time_before_there_was_a_quota_of_it_is_not_charged(
+    secured: SecuredBroker, alice: Wire, topic_id: UUID
+) -> None:
+    limit(secured, "producer_byte_rate", RATE, user=ALICE)
+    assert produce(alice, topic_id, 100).throttle_time_ms == 0
+    secured.latest[ALICE]._charged_at -= 3600  # an hour passes
+    limit(secured, "request_percentage", 50, user=ALICE)
+    assert produce(alice, topic_id, 100).throttle_time_ms == 0
+
+
 def creation(*names: str, partitions: int = 1, **options: Any) -> CreateTopicsRequest:
     topics = [CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
     return CreateTopicsRequest(topics=topics, **options)

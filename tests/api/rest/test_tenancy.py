@@ -50,6 +50,7 @@ NOT_NAMES_OF_TYPES = {
     ("DelayedQuery", "after"),  # a number
     ("DelayedMessages", "next"),
     ("HistoryQuery", "after"),  # a timestamp
+    ("KeyQuery", "filter"),  # an expression over messages
     ("MessageSchema", "subject"),  # translated where it is looked up, as the text of the error
     ("DecodedContent", "error"),
     ("TraceStep", "name"),  # of the step

@@ -489,7 +489,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def set_limits(self, limits: ClientLimits | None) -> None:
         """Charge the client by other quotas from now on."""
-        charged_at = monotonic() if self.limits is None else self._charged_at
+        # Its time is followed only while there is a quota of it.
+        charged_at = self._charged_at if self._time_grain < inf else monotonic()
         self.charge_rest()
         self.limits = limits
         self.unwritten.limit_by(None if limits is None else limits.produce)
@@ -646,7 +647,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _turn(self) -> None:
         self.in_turn = True
-        if self.limits is not None:
+        if self._time_grain < inf:
             self.now = monotonic()
             self._charged_at = self.now - self._uncharged_seconds
             self.time_due_at = self._charged_at + self._time_grain
@@ -662,8 +663,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             self._end_turn()
         if self.limits is not None:
-            # The rest is charged with the next request: the responses of this turn are complete.
-            self._uncharged_seconds = monotonic() - self._charged_at
+            if self._time_grain < inf:
+                # The rest is charged with the next request: the responses of this turn are complete.
+                self._uncharged_seconds = monotonic() - self._charged_at
             if self.unwritten.size or self.unread.size:
                 self.charge_rest()
         self.in_turn = False
