@@ -1176,6 +1176,11 @@ def test_the_limit_of_partitions_counts_replicas_on_all_brokers(factor: int, mos
             assert cluster.ask(command).partitions == most
 
 
+def test_a_cluster_without_brokers_says_so() -> None:
+    with pytest.raises(InvalidReplication, match="0 brokers can take replicas now"):
+        Cluster(0).ask(CreateTopic(name="t", topic_id=ANY_ID))
+
+
 def test_an_internal_topic_keeps_its_cleanup_policy() -> None:
     cluster = Cluster()
     compacted = {"cleanup.policy": "compact"}
