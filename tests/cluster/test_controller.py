@@ -35,7 +35,7 @@ from alpacamq.cluster.controller import MAX_PRODUCER_IDS, Controller
 from alpacamq.cluster.decisions import ControllerSettings, Decision
 from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, ClusterImage, feature_change
 from alpacamq.cluster.partition_state import PartitionId
-from alpacamq.cluster.topics import EditOperation, SettingEdit
+from alpacamq.cluster.topics import BY_DEFAULT, EditOperation, SettingEdit, TopicLimits
 from alpacamq.model.errors import (
     AlpacaError,
     DuplicateBroker,
@@ -221,6 +221,14 @@ def test_cluster_time_follows_the_clocks_of_several_brokers(clocks: list[int], e
     for broker, clock_ms in enumerate(clocks, 1):
         cluster.beat(broker, clock_ms=clock_ms)
     assert cluster.controller.cluster_time_ms(10_000) == expected
+
+
+def test_cluster_time_does_not_follow_the_clock_of_a_broker_that_has_ended() -> None:
+    cluster = Cluster(2)
+    cluster.beat(2, clock_ms=60_000)
+    cluster.kill(2)
+    cluster.beat(1, clock_ms=60_000)
+    assert cluster.controller.cluster_time_ms(10_000) == 10_000
 
 
 def test_a_controller_that_was_paused_hears_brokers_before_it_fences_them() -> None:
@@ -1140,6 +1148,37 @@ def test_internal_topics_are_created_by_nodes_and_stay() -> None:
     for refused in (DeleteTopic(name=OFFSETS_TOPIC), AddPartitions(name=OFFSETS_TOPIC, partitions=9)):
         with pytest.raises(PolicyViolation):
             cluster.ask(refused)
+
+
+def test_an_internal_topic_has_the_partitions_that_it_needs() -> None:
+    cluster = Cluster(1, ControllerSettings(limits=TopicLimits(default_partitions=4)))
+    command = CreateTopic(name=OFFSETS_TOPIC, topic_id=ANY_ID, partitions=1, is_internal=True)
+    assert cluster.ask(command).partitions == 1
+
+
+@pytest.mark.parametrize(
+    ("factor", "most"),
+    [
+        pytest.param(1, 30, id="one replica"),
+        pytest.param(2, 15, id="two replicas"),
+        pytest.param(BY_DEFAULT, 10, id="three by default"),
+    ],
+)
+def test_the_limit_of_partitions_counts_replicas_on_all_brokers(factor: int, most: int) -> None:
+    settings = ControllerSettings(limits=TopicLimits(max_partitions=10), replication_factor=3)
+    cluster = Cluster(3, settings)
+    for partitions in (most + 1, most):
+        command = CreateTopic(name="t", topic_id=ANY_ID, partitions=partitions, replication_factor=factor)
+        if partitions > most:
+            with pytest.raises(InvalidPartitionCount, match=f"exceed the {most} "):
+                cluster.ask(command)
+        else:
+            assert cluster.ask(command).partitions == most
+
+
+def test_a_cluster_without_brokers_says_so() -> None:
+    with pytest.raises(InvalidReplication, match="0 brokers can take replicas now"):
+        Cluster(0).ask(CreateTopic(name="t", topic_id=ANY_ID))
 
 
 def test_an_internal_topic_keeps_its_cleanup_policy() -> None:

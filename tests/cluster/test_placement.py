@@ -160,3 +160,21 @@ def test_the_replacement_of_a_replica(brokers: list[BrokerRegistration], expecte
     image = image_of(broker(1, "a"), broker(2, "b"), *brokers)
     state = PartitionState(replicas=(1, 2), isr=(1, 2), leader=1)
     assert replacement(image, state, 2, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_fenced", "text"),
+    [
+        pytest.param(False, "replication factor 3: 2 brokers can take replicas now", id="all run"),
+        pytest.param(
+            True,
+            "replication factor 3: 1 brokers can take replicas now, 1 are not running",
+            id="one does not run",
+        ),
+    ],
+)
+def test_too_few_brokers_are_counted_with_those_that_do_not_run(is_fenced: bool, text: str) -> None:
+    image = image_of(broker(1, "a"), broker(2, "b", is_fenced=is_fenced))
+    with pytest.raises(InvalidReplication) as raised:
+        place(image, topic_of(), 1, 3)
+    assert str(raised.value) == text

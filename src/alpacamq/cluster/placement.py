@@ -112,7 +112,7 @@ class _Pool:
         racks: dict[str, _Rack] = {}
         for broker in brokers:
             name = rack_of(broker)
-            rack = racks.get(name) or racks.setdefault(name, _Rack(name, seed))
+            rack = racks.setdefault(name, _Rack(name, seed))
             rack.add(broker.id, spread.replicas[broker.id], spread.load_of_cluster(broker.id))
         self._racks = [(rack.key, rack) for rack in racks.values()]
         heapify(self._racks)
