@@ -1,5 +1,7 @@
 """Pipeline files: what is in them, and words for what is wrong."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -87,11 +89,23 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
         ({**TRANSFORM, "sink": {"topic": "x", "path": "y"}}, "either topic or path"),
         (
             {**TRANSFORM, "sources": {"a": {}, "b": {"malformed": "skip"}}},
-            r"sources\.b\.malformed = 'skip' is not one of keep, drop, fail",
+            r"sources\.b\.malformed = 'skip' is not one of keep, drop, fail, dead-letter",
         ),
         (
             {**TRANSFORM, "sources": {"a": {}, "b": {"max_records": "all"}}},
             r"sources\.b\.max_records: Expected a whole number",
+        ),
+        (
+            {**TRANSFORM, "sources": {"a": {"dead_letters": "x"}}},
+            r"sources\.a\.dead_letters is for malformed = 'dead-letter'",
+        ),
+        (
+            {**TRANSFORM, "sources": {"a": {"malformed": "dead-letter", "dead_letters": "y"}}},
+            r"sources\.a\.dead_letters: 'y' is another topic of the pipeline",
+        ),
+        (
+            {**TRANSFORM, "sources": {"a": {"malformed": "dead-letter", "format": "text"}}},
+            r"sources\.a: values of the format text are never malformed",
         ),
         ({**TRANSFORM, "sources": {"a": 3}}, r"sources\.a: Expected a table, got a whole number"),
         ({**TRANSFORM, "sources": {"b": {"topic": "y"}}}, r"sink\.topic: 'y' is the topic of sources\.b"),
@@ -116,6 +130,13 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
 def test_errors_inside_other_kinds_are_named(data: object, message: str) -> None:
     with pytest.raises(InvalidPipeline, match=message):
         define(data)
+
+
+def test_the_pipelines_of_the_guide_are_valid() -> None:
+    guide = (EXAMPLES.parents[1] / "docs" / "guide" / "pipelines.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    kinds = [define(tomllib.loads(each)).kind for each in blocks]
+    assert {"archive", "transform"} <= set(kinds)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)

@@ -17,7 +17,7 @@ from .driving import plan
 from .pipeline_files import Sent, Workshop, send
 from .topics import make_topic, produce
 
-BATCH = BatchDone(batch=3, rows=10, rows_per_second=2.5, duration_ms=4000, lag=7, total_rows=40)
+BATCH = BatchDone(batch=3, rows=10, rows_per_second=2.5, duration_ms=4000, lag=7, total_rows=40, malformed=4)
 
 
 def listed(broker: Broker, name: str) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def test_a_run_is_reported_from_start_to_end(broker: Broker) -> None:
         eventually(lambda: listed(broker, "from-start-to-end").get("batch") == 3)
         shown = listed(broker, "from-start-to-end")
         assert (shown["rows"], shown["rows_per_second"], shown["lag"]) == (40, 2.5, 7)
+        assert shown["malformed"] == 4
         reports.done(RunResult(rows=40, report=Report(data={})))
     assert listed(broker, "from-start-to-end")["state"] == "done"
 

@@ -8,8 +8,8 @@ import pytest
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
-from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, send
-from .topics import deliveries, make_topic
+from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
+from .topics import deliveries, make_topic, values
 
 
 def test_a_topic_is_a_table_whose_columns_are_inferred_once(
@@ -40,7 +40,14 @@ topic = "TOPIC-big"
 '''
     pipeline = workshop.pipeline(text.replace("TOPIC", topic))
     told = RecordedProgress()
-    assert workshop.run(pipeline, told).rows == 3
+    outcome = workshop.run(pipeline, told)
+    assert outcome.rows == 3
+    place = {"topic": topic, "partition": 0, "offset": 2}
+    assert json_of(outcome)["malformed"] == {"items": {"count": 1, "handled": "dropped", "first": place}}
+    assert list(outcome.report.notes) == [
+        f"malformed values of items: 1, dropped; the first is in {topic}-0 at offset 2"
+    ]
+    assert [batch.malformed for batch in told.batches] == [1]
     assert f"columns of {topic}, by a sample of its values: id BIGINT, price DOUBLE, tags ARRAY<STRING>" in (
         told.sentences
     )
@@ -56,6 +63,92 @@ topic = "TOPIC-big"
         b"x": {"id": 1, "double": 4.0, "tags": ["a"], "origin": "web", "at": 0},
         b"y": {"id": 2, "double": 5.0, "tags": [], "at": 1},
     }
+
+
+MALFORMED = """
+kind = "transform"
+sql = "SELECT id, _partition AS part, _offset AS at FROM items"
+[sources.items]
+topic = "TOPIC"
+schema = "id INT"
+malformed = "HOW"
+[sink]
+path = "files"
+"""
+
+
+def test_malformed_values_are_counted_and_the_first_is_named(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    good = [Sent(value='{"id": 1}', partition=1), Sent(value='{"id": 2}')]
+    bad = [Sent(value="no", partition=1), Sent(value='{"id": "x"}', partition=1)]
+    send(workshop.broker, topic, [*good, *bad, Sent(value='{"id": 3}', partition=1)])
+    pipeline = workshop.pipeline(MALFORMED.replace("TOPIC", topic).replace("HOW", "keep"))
+    outcome = workshop.run(pipeline)
+    place = {"topic": topic, "partition": 1, "offset": 1}
+    assert json_of(outcome)["malformed"] == {
+        "items": {"count": 2, "handled": "kept with nulls", "first": place}
+    }
+    rows = workshop.spark.read.parquet(str(workshop.directory / "files")).collect()
+    assert sorted(map(tuple, rows), key=str) == sorted(
+        [(1, 1, 0), (2, 0, 0), (None, 1, 1), (None, 1, 2), (3, 1, 3)], key=str
+    )
+    assert json_of(workshop.run(pipeline))["malformed"] == {}
+    twice = MALFORMED.replace('FROM items"', 'FROM items UNION ALL SELECT id, 0, 0 FROM items"')
+    twice = twice.replace("TOPIC", topic).replace("HOW", "drop").replace("files", "twice")
+    outcome = workshop.run(workshop.pipeline(twice, "twice.toml"))
+    assert json_of(outcome)["malformed"]["items"]["count"] == 2
+    failing = MALFORMED.replace("TOPIC", topic).replace("HOW", "fail").replace("files", "more")
+    with pytest.raises(
+        PipelineFailed, match="the value of items at partition 1, offset 1 is not JSON that fits its columns"
+    ):
+        workshop.run(workshop.pipeline(failing, "failing.toml"))
+
+
+def test_malformed_values_go_to_a_dead_letter_topic_exactly_once(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    before = [Sent(value="earlier"), Sent(value='{"id": 1}')]
+    send(workshop.broker, topic, before)
+    # Those that an earlier run has dropped stay dropped.
+    workshop.run(workshop.pipeline(MALFORMED.replace("TOPIC", topic).replace("HOW", "drop")))
+    pipeline = workshop.pipeline(MALFORMED.replace("TOPIC", topic).replace("HOW", "dead-letter"))
+    for run in range(2):
+        origin = {"alpacamq-origin-topic": "another"}
+        bad = Sent(
+            value=f"no {run}", key="k", partition=1, timestamp_ms=NOON_MS, headers={"h": "1", **origin}
+        )
+        send(workshop.broker, topic, [bad, Sent(value='{"id": 2}', partition=1)])
+        outcome = workshop.run(pipeline)
+        place = {"topic": topic, "partition": 1, "offset": 2 * run}
+        assert json_of(outcome)["malformed"] == {
+            "items": {"count": 1, "handled": f"sent to {topic}.dlq", "first": place}
+        }
+        assert outcome.rows == 2
+    found = [each.record for each in deliveries(cluster, f"{topic}.dlq")]
+    assert [(record.key, record.value) for record in found] == [(b"k", b"no 0"), (b"k", b"no 1")]
+    named = [{name: (value or b"").decode() for name, value in record.headers} for record in found]
+    assert all(headers.pop("alpacamq-dead-lettered-at").isdigit() for headers in named)
+    assert named == [
+        {
+            "h": "1",
+            "alpacamq-dead-letter-reason": "malformed: the value is not JSON that fits its columns",
+            "alpacamq-origin-topic": topic,
+            "alpacamq-origin-partition": "1",
+            "alpacamq-origin-offset": str(2 * run),
+            "alpacamq-origin-timestamp": str(NOON_MS),
+            "alpacamq-origin-group": "pipeline-pipeline",
+        }
+        for run in range(2)
+    ]
+    rows = workshop.spark.read.parquet(str(workshop.directory / "files")).collect()
+    assert sorted(map(tuple, rows)) == [(1, 0, 1), (2, 1, 1), (2, 1, 3)]
+    # Their query begins where it first did, however far the pipeline is by then.
+    shutil.rmtree(f"{pipeline.checkpoint_place}/dead-letters-items")
+    workshop.run(pipeline)
+    assert values(cluster, f"{topic}.dlq") == ["no 0", "no 0", "no 1", "no 1"]
 
 
 def test_windows_close_by_the_watermark_of_their_source(

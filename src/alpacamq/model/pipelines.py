@@ -38,4 +38,6 @@ class PipelineProgress(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_second: float = 0.0
     lag: int | None = None
     batch: int | None = None
+    # Values that could not be decoded.
+    malformed: int = 0
     error: Annotated[str, Meta(max_length=MAX_ERROR_LENGTH)] = ""

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from alpacamq.client.errors import NotFound
+from alpacamq.model.dead_letters import default_dead_letter_topic
 
 from .errors import InvalidPipeline
 from .timestamps import parse_duration, parse_timestamp
@@ -197,7 +198,9 @@ class TableSource(Part, frozen=True, kw_only=True):
     subject: str | None = None
     version: Count | None = None
     message: str | None = None
-    malformed: Literal["keep", "drop", "fail"] = "keep"
+    malformed: Literal["keep", "drop", "fail", "dead-letter"] = "keep"
+    # The topic for malformed values, if not the dead-letter topic of the source.
+    dead_letters: str | None = None
     watermark: Watermark | None = None
     start: Literal["earliest", "latest"] = "earliest"
     max_records: Count | None = None
@@ -208,6 +211,10 @@ class TableSource(Part, frozen=True, kw_only=True):
             raise InvalidPipeline(f"{place}: a schema is for JSON values only, not for {self.format}")
         if self.decode is not None and self.format != "json":
             raise InvalidPipeline(f"{place}: decode and format exclude each other")
+        if self.dead_letters is not None and self.malformed != "dead-letter":
+            raise InvalidPipeline(f"{place}.dead_letters is for malformed = 'dead-letter'")
+        if self.malformed == "dead-letter" and self.format != "json":
+            raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
 
 
@@ -249,12 +256,26 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
         check_trigger(self.trigger)
         if not self.sources:
             raise InvalidPipeline("sources: name at least one topic")
-        for name, source in self.sources.items():
-            if self.sink.topic is not None and self.sink.topic == (source.topic or name):
+        read = {source.topic or name: name for name, source in self.sources.items()}
+        if self.sink.topic in read:
+            raise InvalidPipeline(
+                f"sink.topic: {self.sink.topic!r} is the topic of sources.{read[self.sink.topic]}, so the "
+                "pipeline would read its own results without end"
+            )
+        for name in self.sources:
+            topic = self.dead_letter_topic(name)
+            if topic is not None and topic in (*read, self.sink.topic):
                 raise InvalidPipeline(
-                    f"sink.topic: {self.sink.topic!r} is the topic of sources.{name}, so the pipeline would "
-                    "read its own results without end"
+                    f"sources.{name}.dead_letters: {topic!r} is another topic of the pipeline, a source or "
+                    "the sink"
                 )
+
+    def dead_letter_topic(self, table: str) -> str | None:
+        """Return the topic for the malformed values of a table; None if they stay or are dropped."""
+        source = self.sources[table]
+        if source.malformed != "dead-letter":
+            return None
+        return source.dead_letters or default_dead_letter_topic(source.topic or table)
 
 
 class DeadLetterSource(Part, frozen=True, kw_only=True):

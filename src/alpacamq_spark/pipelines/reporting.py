@@ -65,7 +65,11 @@ class ProgressReports:
 
         def batch(done: BatchDone) -> None:
             self._note(
-                rows=done.total_rows, rows_per_second=done.rows_per_second, lag=done.lag, batch=done.batch
+                rows=done.total_rows,
+                rows_per_second=done.rows_per_second,
+                lag=done.lag,
+                batch=done.batch,
+                malformed=done.malformed,
             )
             listener.batch(done)
 

@@ -81,7 +81,10 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """Progress after a batch; no lag if the source has no end to lag behind."""
+    """Progress after a batch; no lag if the source has no end to lag behind.
+
+    `malformed` are the values that could not be decoded, in all.
+    """
 
     batch: int
     rows: int
@@ -89,6 +92,7 @@ class BatchDone:
     duration_ms: int
     lag: int | None
     total_rows: int
+    malformed: int = 0
 
 
 def _silent(_: object) -> None:

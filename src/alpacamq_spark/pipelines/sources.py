@@ -90,8 +90,7 @@ def read_stream(
         **run.servers(),
         **subscription_options(source),
         includeHeaders="true",
-        groupId=run.group,
-        **options,
+        **{"groupId": run.group, **options},
         **(columns.options if columns else {}),
     )
     return (reader.schema(columns.schema()) if columns else reader).load()

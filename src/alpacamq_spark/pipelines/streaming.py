@@ -6,7 +6,7 @@ once, by the next run.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from alpacamq.model.errors import AlpacaError
 
 from .definition import AVAILABLE_NOW, ONCE
 from .errors import translate_spark_errors
+from .malformed import Malformed, malformed_in
 from .run import BatchDone, PipelineRun
 from .sources import reach
 from .timestamps import parse_duration
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 POLL_S = 0.2
+NOTHING_BESIDE: Mapping[str, "DataStreamWriter"] = {}
 # Starts without a batch in between.
-_TRIES = 3
+_TRIES = 5
 _WORKER_TOO_SLOW = "Python worker failed to connect back"
 
 
@@ -37,6 +39,7 @@ class StreamEnd:
     last_batch: int | None
     lag: int | None
     is_stopped: bool
+    malformed: Mapping[str, Malformed]
 
 
 def trigger_options(trigger: str) -> dict[str, Any]:
@@ -54,10 +57,19 @@ def run_stream(
     *,
     trigger: str,
     after_batch: Callable[[BatchDone], None] = lambda _: None,
+    beside: Mapping[str, "DataStreamWriter"] = NOTHING_BESIDE,
 ) -> StreamEnd:
-    """Run a query until its trigger is done or a stop is requested. Raises PipelineFailed."""
+    """Run a query until its trigger is done or a stop is requested. Raises PipelineFailed.
+
+    Queries `beside` it, by the names of their checkpoints, run as long as it does, or until they are done.
+    """
     named = writer.queryName(run.name).option("checkpointLocation", run.checkpoint.stream)
-    following = _QueryFollower(run, named.trigger(**trigger_options(trigger)), after_batch)
+    others = [
+        each.queryName(f"{run.name}-{name}").option("checkpointLocation", f"{run.checkpoint.place}/{name}")
+        for name, each in beside.items()
+    ]
+    main, *rest = (each.trigger(**trigger_options(trigger)) for each in (named, *others))
+    following = _QueryFollower(run, main, rest, after_batch)
     with translate_spark_errors():
         is_stopped = following.follow()
     _publish(run)
@@ -67,22 +79,29 @@ def run_stream(
         last_batch=following.last_batch,
         lag=following.lag,
         is_stopped=is_stopped,
+        malformed=following.malformed,
     )
 
 
 class _QueryFollower:
-    """Starts a query, follows it and reports its progress."""
+    """Starts a query and those beside it, follows it and reports its progress."""
 
     def __init__(
-        self, run: PipelineRun, writer: "DataStreamWriter", after_batch: Callable[[BatchDone], None]
+        self,
+        run: PipelineRun,
+        writer: "DataStreamWriter",
+        beside: Sequence["DataStreamWriter"],
+        after_batch: Callable[[BatchDone], None],
     ) -> None:
         self._run = run
         self._writer = writer
+        self._beside = beside
         self._after_batch = after_batch
         self.rows = 0
         self.batches = 0
         self.last_batch: int | None = None
         self.lag: int | None = None
+        self.malformed: dict[str, Malformed] = {}
 
     def follow(self) -> bool:
         """Run the query until it ends by itself (False) or a stop is requested (True).
@@ -92,24 +111,29 @@ class _QueryFollower:
         """
         tries_left = _TRIES
         while True:
-            before, query = self.batches, None
+            before = self.batches
+            query: StreamingQuery | None = None
+            others: list[StreamingQuery] = []
             try:
+                # Before the query, so that none of them begins behind it.
+                for each in self._beside:
+                    others.append(each.start())
                 query = self._writer.start()
-                return self._await_end(query)
+                return self._await_end(query, others)
             except Exception as error:
                 tries_left -= 1
                 if _WORKER_TOO_SLOW not in str(error) or not tries_left:
                     raise
             finally:
-                if query is not None:
-                    query.stop()
+                for started in (*others, *([] if query is None else [query])):
+                    started.stop()
             if query is not None:
                 self._report_batches(query)
             if self.batches > before:
                 tries_left = _TRIES
             self._run.listener.say("Spark gave up waiting for a Python worker; starting the query again")
 
-    def _await_end(self, query: "StreamingQuery") -> bool:
+    def _await_end(self, query: "StreamingQuery", others: Sequence["StreamingQuery"]) -> bool:
         busy_since: float | None = None
         while not query.awaitTermination(POLL_S):
             before, now = self.batches, time.monotonic()
@@ -119,10 +143,16 @@ class _QueryFollower:
             elif busy_since is None:
                 busy_since = now
             self._run.listener.running(0.0 if busy_since is None else now - busy_since)
+            for error in filter(None, (each.exception() for each in others)):
+                raise error
             if self._run.interruption.is_requested:
                 self._await_batch(query)
                 return True
         self._report_batches(query)
+        for each in others:
+            while not each.awaitTermination(POLL_S):
+                if self._run.interruption.is_requested:
+                    return True
         return False
 
     def _await_batch(self, query: "StreamingQuery") -> None:
@@ -149,6 +179,9 @@ class _QueryFollower:
             self.batches += 1
             self.rows += rows
             self.lag = _lag(progress)
+            for label, found in malformed_in(progress).items():
+                known = self.malformed.get(label)
+                self.malformed[label] = found if known is None else known.and_(found)
             duration_ms = int(progress.get("batchDuration", 0))
             done = BatchDone(
                 batch=number,
@@ -157,6 +190,7 @@ class _QueryFollower:
                 duration_ms=duration_ms,
                 lag=self.lag,
                 total_rows=self.rows,
+                malformed=sum(each.count for each in self.malformed.values()),
             )
             self._run.listener.batch(done)
             self._after_batch(done)

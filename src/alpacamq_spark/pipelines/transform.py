@@ -4,26 +4,33 @@ A topic is a table whose columns are the fields of its JSON values; other parts 
 whose names begin with an underscore.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from alpacamq.client.errors import ErrorCode, NotFound, Refused
+from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.topics import create_topic, find_topic
+from alpacamq.model import headers
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
+from alpacamq_spark.read.positions import EARLIEST, Json, Offsets, from_json, offsets_option, to_json
 
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
+from .malformed import counted, with_malformed
 from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
-from .sources import FORMAT, Named, read_stream, stream_options
+from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
 from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
 
@@ -41,6 +48,20 @@ _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "delive
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
+# What becomes of malformed values, by the setting of their source.
+_HANDLED = {
+    "keep": "kept with nulls",
+    "drop": "dropped",
+    "fail": "refused",
+    "dead-letter": "sent to {topic}",
+}
+_NOT_DECODED = "cannot be decoded by the schema registry"
+_NOT_JSON = "is not JSON that fits its columns"
+# The names of the queries for dead letters, and of their checkpoints, begin with this.
+_DEAD_LETTERS = "dead-letters-"
+_BEGINNINGS = "dead-letters-begin.json"
+# As the broker creates these topics.
+_OF_DEAD_LETTERS = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
 _REGISTRY_TYPES = "registry-types.json"
 
 
@@ -52,7 +73,9 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
             result = transformed(definition, run, directory)
             if definition.sink.path is not None:
                 _claim(run.place(definition.sink.path), run)
-            end = run_stream(run, _writer(definition.sink, run, result), trigger=definition.trigger)
+            beside = dict(_dead_letter_writers(definition, run, directory))
+            writer = _writer(definition.sink, run, result)
+            end = run_stream(run, writer, trigger=definition.trigger, beside=beside)
     finally:
         for name in names:
             run.spark.catalog.dropTempView(name)
@@ -68,6 +91,11 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
         },
         sections=[Section(["rows read", "batches", "lag", "to"], [[end.rows, end.batches, end.lag, to]])],
     )
+    handled = {
+        name: _HANDLED[source.malformed].format(topic=definition.dead_letter_topic(name))
+        for name, source in definition.sources.items()
+    }
+    report = with_malformed(report, end.malformed, handled)
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
@@ -90,11 +118,8 @@ def _quoted(name: str) -> str:
 def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) -> "DataFrame":
     """Define a topic as a table."""
     topic = source.topic or name
-    options = stream_options(
-        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
-    )
     columns = _registry_columns(name, topic, source, run)
-    records = read_stream(run, Named((topic,)), options, columns)
+    records = read_stream(run, Named((topic,)), _options(source), columns)
     meta = META if source.decode_key is None else {**META, "_key": DECODED[Part.KEY]}
     decoded_value = [] if source.decode is None else [DECODED[Part.VALUE]]
     frame = records.selectExpr(
@@ -103,12 +128,12 @@ def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) ->
     match source.decode or source.format:
         case "registry":
             assert columns is not None
-            frame = _typed(frame, columns, source.malformed, name)
+            frame = _typed(frame, columns, source, name)
         case "json":
             schema = (
                 inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
             )
-            frame = _json(frame, schema, source.malformed, name)
+            frame = _json(frame, schema, source, name)
         case "text":
             frame = frame.withColumn("value", frame["value"].cast("string"))
         case "binary":
@@ -124,6 +149,12 @@ def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) ->
     return frame
 
 
+def _options(source: TableSource) -> dict[str, str]:
+    return stream_options(
+        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
+    )
+
+
 def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineRun) -> RegistryColumns | None:
     """Return the columns of a table that the registry describes, and store them for later runs."""
     if not decoded_parts(source):
@@ -136,7 +167,7 @@ def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineR
     return columns
 
 
-def _typed(frame: "DataFrame", columns: RegistryColumns, malformed: str, table: str) -> "DataFrame":
+def _typed(frame: "DataFrame", columns: RegistryColumns, source: TableSource, table: str) -> "DataFrame":
     """Turn decoded values into columns."""
     from pyspark.sql import functions as f
 
@@ -144,30 +175,127 @@ def _typed(frame: "DataFrame", columns: RegistryColumns, malformed: str, table: 
     names = columns.types[Part.VALUE].fieldNames()
     _check_names(names, table)
     is_malformed = f.col(data).isNull() & f.col("value").isNotNull()
-    if malformed == "drop":
-        frame = frame.where(~is_malformed)
-    if malformed == "fail":
-        said = f.concat(
-            f.lit(f"the value of {table} at partition "),
-            f.col("_partition").cast("string"),
-            f.lit(", offset "),
-            f.col("_offset").cast("string"),
-            f.lit(" cannot be decoded by the schema registry"),
-        )
-        checked = f.when(is_malformed, f.raise_error(said).cast(columns.types[Part.VALUE]))
-        frame = frame.withColumn(data, checked.otherwise(f.col(data)))
+    frame = _handled(frame, data, is_malformed, source, table, _NOT_DECODED)
     return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *META)
 
 
-def _json(frame: "DataFrame", schema: "StructType", malformed: str, table: str) -> "DataFrame":
+def _json(frame: "DataFrame", schema: "StructType", source: TableSource, table: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
     _check_names(schema.fieldNames(), table)
-    frame = frame.withColumn("value", decoded(f.col("value"), schema, malformed))
-    if malformed == "drop":
-        frame = frame.where(f.col("value").isNull() | f.col(f"value.{MALFORMED}").isNull())
+    frame = frame.withColumn("value", decoded(f.col("value"), schema))
+    is_malformed = f.col(f"value.{MALFORMED}").isNotNull()
+    frame = _handled(frame, "value", is_malformed, source, table, _NOT_JSON)
     fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
     return frame.select(*fields, *META)
+
+
+def _handled(
+    frame: "DataFrame", column: str, is_malformed: "Column", source: TableSource, table: str, why: str
+) -> "DataFrame":
+    """Count malformed values, and drop them or fail if the source says so."""
+    from pyspark.sql import functions as f
+
+    if source.malformed == "fail":
+        said = f.format_string(
+            f"the value of {table.replace('%', '%%')} at partition %d, offset %d {why}",
+            "_partition",
+            "_offset",
+        )
+        checked = f.when(is_malformed, f.raise_error(said).cast(frame.schema[column].dataType))
+        return frame.withColumn(column, checked.otherwise(f.col(column)))
+    place = [f.lit(source.topic or table).alias("topic"), f.col("_partition"), f.col("_offset")]
+    frame = counted(frame, is_malformed, table, place)
+    return frame if source.malformed == "keep" else frame.where(~is_malformed)
+
+
+def _dead_letter_writers(
+    definition: Transform, run: PipelineRun, directory: Path
+) -> Iterator[tuple[str, "DataStreamWriter"]]:
+    """Yield a query for each table that sends its malformed values to a dead-letter topic.
+
+    It reads the topic once more: a query has one sink, and only that makes every dead letter exactly one.
+    """
+    for name, source in definition.sources.items():
+        letters = definition.dead_letter_topic(name)
+        if letters is None:
+            continue
+        topic = source.topic or name
+        _make_dead_letter_topic(run, topic, letters)
+        frame = _dead_letters(name, topic, source, run, directory)
+        writer = frame.writeStream.format(FORMAT).options(**run.servers(), topic=letters)
+        yield f"{_DEAD_LETTERS}{quote(name, safe='')}", writer
+
+
+def _make_dead_letter_topic(run: PipelineRun, topic: str, letters: str) -> None:
+    with reach(run.broker, run.access) as cluster:
+        try:
+            find_topic(cluster, letters)
+        except NotFound:
+            partitions = len(find_topic(cluster, topic).partitions)
+            try:
+                create_topic(cluster, letters, partitions=partitions, replicas=-1, settings=_OF_DEAD_LETTERS)
+            except Refused as refused:
+                if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+
+
+def _beginning(run: PipelineRun, table: str, topic: str, source: TableSource) -> dict[str, str]:
+    """Return where dead letters begin: at the position of a pipeline that ran before without them.
+
+    Determined once and stored, because Spark looks it up again after a crash in the first batch, when the
+    pipeline may be further.
+    """
+    stored = run.checkpoint.recall(_BEGINNINGS, dict[str, Json]) or {}
+    with reach(run.broker, run.access) as cluster:
+        places = find_topic(cluster, topic).all_partitions()
+        if table not in stored:
+            begin: Offsets = {}
+            if (position := run.checkpoint.position()) is not None:
+                begin = position.offsets
+            elif source.start == "latest":
+                there = extents(cluster, places, Isolation.COMMITTED)
+                begin = {place: extent.end for place, extent in there.items()}
+            stored[table] = to_json({place: begin.get(place, EARLIEST) for place in places})
+            run.checkpoint.remember(_BEGINNINGS, stored)
+    known = from_json(stored[table])
+    return {"startingOffsets": offsets_option({place: known.get(place, EARLIEST) for place in places})}
+
+
+def _dead_letters(
+    name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path
+) -> "DataFrame":
+    """Return the malformed records of a table as they are, with the reason and their position as headers."""
+    from pyspark.sql import functions as f
+
+    group = f"{run.group}-{_DEAD_LETTERS}{name}"
+    columns = _registry_columns(name, topic, source, run)
+    options = {**_options(source), **_beginning(run, name, topic, source), "groupId": group}
+    records = read_stream(run, Named((topic,)), options, columns)
+    if columns is None:
+        schema = inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
+        is_malformed, why = decoded(f.col("value"), schema)[MALFORMED].isNotNull(), _NOT_JSON
+    else:
+        is_malformed = f.col(DECODED[Part.VALUE]).isNull() & f.col("value").isNotNull()
+        why = _NOT_DECODED
+    added = {
+        headers.DEAD_LETTER_REASON: f.lit(f"malformed: the value {why}"),
+        headers.ORIGIN_TOPIC: f.col("topic"),
+        headers.ORIGIN_PARTITION: f.col("partition").cast("string"),
+        headers.ORIGIN_OFFSET: f.col("offset").cast("string"),
+        headers.ORIGIN_TIMESTAMP: f.unix_millis("timestamp").cast("string"),
+        headers.ORIGIN_GROUP: f.lit(run.group),
+        headers.DEAD_LETTERED_AT: f.unix_millis(f.current_timestamp()).cast("string"),
+    }
+    entries = [
+        f.struct(f.lit(header).alias("key"), value.cast("binary").alias("value"))
+        for header, value in added.items()
+    ]
+    given = f.coalesce(f.col("headers"), f.array().cast(records.schema["headers"].dataType))
+    given = f.filter(given, lambda header: ~header["key"].isin(*headers.DEAD_LETTER_HEADERS))
+    return records.where(is_malformed).select(
+        "key", "value", f.concat(given, f.array(*entries)).alias("headers")
+    )
 
 
 def _check_names(names: Sequence[str], table: str) -> None:

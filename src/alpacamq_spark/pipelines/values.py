@@ -264,13 +264,11 @@ def inferred(run: PipelineRun, topic: str) -> "StructType":
         return parsed(run, known[topic])
 
 
-def decoded(value: "Column", schema: "StructType", malformed: str) -> "Column":
+def decoded(value: "Column", schema: "StructType") -> "Column":
     """Decode a value to a struct; a malformed one has nulls and its text under MALFORMED."""
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 
-    if malformed == "fail":
-        return functions.from_json(value.cast("string"), schema, {"mode": "FAILFAST"})
     marked = StructType([*schema.fields, StructField(MALFORMED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
     return functions.from_json(value.cast("string"), marked, options)
@@ -280,7 +278,7 @@ def readable(value: "Column", schema: "StructType") -> "Column":
     """Decode a value to a struct; null if it is malformed."""
     from pyspark.sql import functions
 
-    struct = decoded(value, schema, "keep")
+    struct = decoded(value, schema)
     return functions.when(struct[MALFORMED].isNull(), struct.dropFields(MALFORMED))
 
 

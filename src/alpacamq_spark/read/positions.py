@@ -20,7 +20,7 @@ from .subscription import parse_by_partition, show
 Offsets = Mapping[TopicPartition, int]
 
 # Numbers for the beginning and the end in per-partition JSON.
-_LATEST, _EARLIEST = -1, -2
+LATEST, EARLIEST = -1, -2
 _OFFSETS = '{"orders":{"0":23,"1":-2}}'
 _TIMES = '{"orders":{"0":1700000000000}}'
 
@@ -63,9 +63,9 @@ class Positions:
 
     def _offset(self, partition: TopicPartition, extent: Extent) -> int:
         offset = self.offsets[partition]
-        if offset == _EARLIEST:
+        if offset == EARLIEST:
             return extent.start
-        return extent.end if offset == _LATEST else offset
+        return extent.end if offset == LATEST else offset
 
     def _at(
         self,
@@ -114,7 +114,7 @@ def read_positions(get: Callable[[str], str | None], side: str, otherwise: Edge)
     offsets = parse_by_partition(option, text, _OFFSETS)
     if not offsets:
         raise InvalidOption(f"{option} names no partition; the format is {_OFFSETS}")
-    if side == "ending" and _EARLIEST in offsets.values():
+    if side == "ending" and EARLIEST in offsets.values():
         raise InvalidOption(f"{option}: a read cannot end at the beginning (-2)")
     return Positions(option=option, offsets=offsets)
 

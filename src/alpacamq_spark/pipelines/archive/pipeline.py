@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.definition import Archive, Compact, Filter
 from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
+from alpacamq_spark.pipelines.malformed import counted, with_malformed
 from alpacamq_spark.pipelines.registry import RegistryColumns, decoded_parts, registry_columns
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.sources import matching_topics, reach, read_stream, stream_options
@@ -133,6 +135,8 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
             Section(["archive", "files", "bytes"], [[table.place, files, size]]),
         ],
     )
+    handled = dict.fromkeys(end.malformed, "archived without their columns")
+    report = with_malformed(report, end.malformed, handled)
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
@@ -166,11 +170,17 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
     hours = f.floor(f.unix_seconds("timestamp") / 3600)
     days = f.floor(hours / 24).cast("int")
     columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
+    if data is not None:
+        frame = frame.withColumn(DATA, readable(f.col("value"), data))
     decoded = [name for name in DECODED.values() if name in frame.columns]
+    for name in decoded:
+        raw = "key" if name == DECODED[Part.KEY] else "value"
+        is_malformed = f.col(name).isNull() & f.col(raw).isNotNull()
+        place = [f.col("topic"), f.col("partition"), f.col("offset")]
+        frame = counted(frame, is_malformed, f"{raw}s", place)
     return frame.select(
         *columns,
         f.current_timestamp().alias("archived_at"),
-        *([] if data is None else [readable(f.col("value"), data).alias(DATA)]),
         *decoded,
         "topic",
         f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),

@@ -33,6 +33,7 @@ function shown(pipeline) {
     facts([
       ["Lag", pipeline.lag === null ? "–" : h("a", { href: toGroup(`pipeline-${pipeline.name}`) }, format.count(pipeline.lag))],
       ["Batch", format.count(pipeline.batch)],
+      pipeline.malformed ? ["Malformed values", format.count(pipeline.malformed)] : null,
       ["Started", format.ago(pipeline.started)],
       [isOver ? "Ended" : "Heard of", format.ago(pipeline.updated)],
       isOver ? ["Ran for", format.span(pipeline.updated - pipeline.started)] : null,

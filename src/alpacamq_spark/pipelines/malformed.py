@@ -1,0 +1,70 @@
+"""Values that cannot be decoded: counted by the query that meets them, and named in reports.
+
+Counts are metrics of the query, so that they cost no second pass over the records.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from alpacamq.model.ids import TopicName, TopicPartition
+
+from .run import Plain, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# The metrics of a query about malformed values begin with this.
+_METRIC = "malformed "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed:
+    """The number of malformed values, and the position of the first."""
+
+    count: int
+    place: TopicPartition
+    offset: int
+
+    def and_(self, later: "Malformed") -> "Malformed":
+        return replace(self, count=self.count + later.count)
+
+
+def counted(frame: "DataFrame", is_malformed: "Column", label: str, place: Sequence["Column"]) -> "DataFrame":
+    """Count malformed values by batch, and note the first; `place` is topic, partition and offset.
+
+    The progress of the query has the metrics; `malformed_in` reads them.
+    """
+    from pyspark.sql import functions as f
+
+    found = f.when(is_malformed, f.struct(*place))
+    return frame.observe(f"{_METRIC}{label}", f.count(found).alias("count"), f.min(found).alias("first"))
+
+
+def malformed_in(progress: Mapping[str, Any]) -> dict[str, Malformed]:
+    """Return the malformed values of a batch by label, from the progress of its query."""
+    found = {}
+    for name, metrics in progress.get("observedMetrics", {}).items():
+        if name.startswith(_METRIC) and (count := int(metrics["count"])):
+            topic, partition, offset = metrics["first"].values()
+            place = TopicPartition(TopicName(topic), int(partition))
+            found[name.removeprefix(_METRIC)] = Malformed(count=count, place=place, offset=int(offset))
+    return found
+
+
+def with_malformed(report: Report, found: Mapping[str, Malformed], handled: Mapping[str, str]) -> Report:
+    """Return a report with the malformed values by label; `handled` says what was done with them."""
+    data: dict[str, Plain] = {
+        label: {
+            "count": each.count,
+            "handled": handled[label],
+            "first": {"topic": each.place.topic, "partition": each.place.partition, "offset": each.offset},
+        }
+        for label, each in sorted(found.items())
+    }
+    notes = [
+        f"malformed values of {label}: {each.count:,}, {handled[label]}; "
+        f"the first is in {each.place} at offset {each.offset}"
+        for label, each in sorted(found.items())
+    ]
+    return replace(report, data={**report.data, "malformed": data}, notes=(*report.notes, *notes))
