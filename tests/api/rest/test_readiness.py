@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_a_broker_ready_for_reads_only(tmp_path: Path) -> Non
 
                 # By itself, without a write that shows it.
                 filling.unlink()
-                assert http.get("/healthz").status_code == 200
+                eventually(lambda: http.get("/healthz").status_code == 200)
                 assert http.get("/readyz", params={"needs": "writes"}).json()["status"] == "ok"
                 assert 'alpacamq_health{check="writes"} 1' in http.get("/metrics").text
                 assert not (disk.path / "data" / ".probe").exists()

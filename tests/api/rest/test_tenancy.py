@@ -155,7 +155,8 @@ async def populate(api: Api, who: str, topic: str, group: str, transactional_id:
         events = (await ask(api, who, f"GET /traces/{TRACE}"))["events"]
         return any(each["name"] == "dlq.routed" for each in events)
 
-    await soon(is_dead_letter)
+    is_moved: bool = await soon(is_dead_letter)
+    assert is_moved
     await ask(api, who, f"POST /groups/{group}-2/join", body={"topics": [topic]})
     body = {"offsets": [{"topic": topic, "partition": 0, "offset": 1}]}
     await ask(api, who, f"POST /groups/{group}-3/offsets", body=body)
