@@ -101,3 +101,5 @@ def test_a_group_of_queues_has_no_offsets_to_reset(tab: Tab, http: httpx.Client,
     tab.open("/groups/{}", made)
     expect(tab.page.get_by_text("As a queue")).to_be_visible()
     expect(tab.link("Reset offsets")).to_have_count(0)
+    tab.open("/groups/{}/reset", made)
+    expect(tab.page.get_by_text("This group has no offsets to reset.")).to_be_visible()

@@ -33,6 +33,8 @@ class Picture:
     scale: float = 1.5
     # What is clicked before, by its text.
     click: str = ""
+    # The button that is pressed before.
+    press: str = ""
 
 
 PICTURES = (
@@ -57,6 +59,14 @@ PICTURES = (
         click="parcels",
         size=(1200, 680),
     ),
+    Picture(name="topic-edit", place="/topics/orders/edit", size=(1200, 600)),
+    Picture(
+        name="filter-dark",
+        place="/messages/orders?by=filter&at=value.customer.id%20%3E%3D%205%20and%20key%20contains%20%22customer%22",
+        scheme="dark",
+        size=(1200, 480),
+    ),
+    Picture(name="group-reset", place="/groups/analytics/reset", press="Preview", size=PHONE),
     Picture(name="phone", place="/", size=PHONE),
     Picture(name="phone-messages", place="/messages/orders?partition=0", size=PHONE, scheme="dark"),
 )
@@ -92,6 +102,9 @@ def test_a_picture_is_taken(browser: Browser, shop: Broker, picture: Picture) ->
     tab = Tab(context.new_page(), f"http://{shop.http_address}")
     tab.open(picture.place)
     tab.settle()
+    if picture.press:
+        tab.button(picture.press).click()
+        tab.settle()
     if picture.click:
         tab.page.locator(".json").get_by_text(picture.click).first.click()
     expect(tab.page.locator("#pulse")).to_have_class(re.compile("up"))

@@ -15,19 +15,23 @@ const WAYS = [
 // Of one request.
 const MAX_RESETS = 1000;
 
+/** Whether a group commits offsets: share groups and queues have state of their own. */
+export const hasOffsets = ({ type }) => ["classic", "consumer", "streams"].includes(type);
+
 export function groupReset(view, { group: name }) {
   const body = h("div", { class: "stack", "aria-busy": "true" });
   show(view.main, trail(["Groups", "#/groups"], [name, toGroup(name)], ["Reset offsets"]), heading(`Reset ${name}`), body);
   load(name, view.signal)
-    .then((found) => show(body, sections(name, found)))
+    .then((found) => show(body, found ? sections(name, found) : empty("This group has no offsets to reset.")))
     .catch((error) => view.signal.aborted || show(body, refused(error)))
     .finally(() => body.removeAttribute("aria-busy"));
   return `Reset ${name}`;
 }
 
 async function load(name, signal) {
-  const [described, { offsets }, { topics }] = await Promise.all([
-    get(path`/groups/${name}`, {}, signal),
+  const described = await get(path`/groups/${name}`, {}, signal);
+  if (!hasOffsets(described)) return null;
+  const [{ offsets }, { topics }] = await Promise.all([
     get(path`/groups/${name}/offsets`, {}, signal),
     get("/topics", { limit: 1000 }, signal),
   ]);
@@ -96,7 +100,7 @@ function plan(name, described, planned) {
     planned.length
       ? table(
           [
-            { label: "Topic", kind: "name", cell: (row) => row.topic },
+            { label: "Topic", kind: "name wide", cell: (row) => row.topic },
             { label: "Partition", kind: "number", cell: (row) => row.partition },
             { label: "Committed", kind: "number", cell: (row) => format.count(row.before) },
             { label: "New", kind: "number", cell: (row) => format.count(row.offset) },

@@ -8,9 +8,8 @@ import { history, latest, omitted, toned, windowOf, WINDOWS } from "../history.j
 import { toGroup, toGroupReset, toQueue, toTopic } from "../links.js";
 import { LIMIT, listing } from "../listing.js";
 import { badge, bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
+import { hasOffsets } from "./group_reset.js";
 
-// Others have no committed offsets of their own.
-const RESETTABLE = new Set(["classic", "consumer", "streams"]);
 const TONES = { stable: "good", empty: "", dead: "bad" };
 
 export function groups(view, _, query) {
@@ -75,7 +74,7 @@ export function group(view, { group: name }, query) {
   };
   const draw = ({ described, offsets, lags }) => {
     const places = offsets?.offsets ?? [];
-    reset.hidden = !RESETTABLE.has(described.type);
+    reset.hidden = !hasOffsets(described);
     const series = lags.series.map((each) => ({ label: each.topic, values: each.values }));
     const now = series.map((each) => latest(each.values)).filter((lag) => lag !== null);
     const change = (chosen) => {
