@@ -32,7 +32,7 @@ NAMED_TUPLES = "making named tuples"
 # The first pattern that fits a function says what step it is part of.
 STEPS = (
     (EVENT_LOOP, "waiting for and receiving bytes (kernel, event loop)"),
-    (r"outbox.py. Outbox._send_", "sending (kernel)"),
+    (r"outbox.py. \w*Outbox._(send|join)_", "sending (kernel)"),
     (r"disk.py. SystemDisk.(write|open)", "writing to the log (kernel)"),
     (r"disk.py. SystemDisk.sync", "fsync (kernel)"),
     (r"disk.py. SystemDisk.read", "reading batch headers (kernel)"),

@@ -76,6 +76,32 @@ def test_a_negative_offset_is_committed_as_it_is(wire: Wire, made: str, offset: 
     assert fetch(wire, made, made) == (offset, "note", 0)
 
 
+def test_commits_sent_together_are_answered_in_order_and_the_last_one_counts(wire: Wire, made: str) -> None:
+    version = 9
+    commit(wire, made, made, 0)
+    requests = []
+    for offset in range(1, 50):
+        # Every seventh names a partition that does not exist.
+        partition = OffsetCommitRequestPartition(
+            partition_index=0 if offset % 7 else 9_999, committed_offset=offset
+        )
+        topic = OffsetCommitRequestTopic(name=made, partitions=[partition])
+        requests.append(OffsetCommitRequest(group_id=made, topics=[topic]))
+    for request in requests:
+        wire.send(request, version)
+    results = [
+        result
+        for _ in requests
+        for topic in wire.receive(OffsetCommitRequest, version).topics
+        for result in topic.partitions
+    ]
+
+    assert [(result.partition_index, result.error_code) for result in results] == [
+        (0, 0) if offset % 7 else (9_999, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for offset in range(1, 50)
+    ]
+    assert fetch(wire, made, made) == (48, "", 0)
+
+
 @pytest.mark.parametrize("version", versions(OffsetFetchRequest))
 def test_an_offset_is_fetched_in_every_version(wire: Wire, made: str, version: int) -> None:
     assert fetch(wire, made, made, version=version) == (-1, "", 0)
