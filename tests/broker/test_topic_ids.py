@@ -12,6 +12,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import DelayedMessage
+from alpacamq.broker.later import Later
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.coordinator.messages import CommitRequest, FetchOffsetsRequest, OffsetToCommit
 from alpacamq.model.errors import AlpacaError, StaleReceipt
@@ -124,16 +125,20 @@ async def test_leased_messages_that_cannot_be_read_here_are_not_discarded(
         await broker.topics.create("orders", partitions=1)
         await sent(broker, "orders", b"a", b"b")
         (first,) = await broker.queues.receive(ORDERS, max_messages=1, wait_ms=5000)
-        lease = broker.queues._host.lease
+        ask_later = broker.queues._host.ask_later
 
-        async def lose_partition(request: ReceiveRequest) -> ReceiveReply:
-            leases = await lease(request)
-            patch.setattr(broker.queues._host, "lease", lease)
+        def lose_partition(request: ReceiveRequest) -> Later[ReceiveReply]:
+            patch.setattr(broker.queues._host, "ask_later", ask_later)
+            replied = ask_later(request)
+            assert replied is not None
+            return replied.map(lose)
+
+        def lose(leases: ReceiveReply) -> ReceiveReply:
             hiding.enter_context(absent(broker, "orders"))
             return leases
 
         with ExitStack() as hiding, monkeypatch.context() as patch:
-            patch.setattr(broker.queues._host, "lease", lose_partition)
+            patch.setattr(broker.queues._host, "ask_later", lose_partition)
             with pytest.raises(AlpacaError):
                 await broker.queues.receive(ORDERS, max_messages=1)
             with pytest.raises(AlpacaError):

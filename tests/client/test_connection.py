@@ -146,8 +146,8 @@ def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again() -> None:
         topic = ListOffsetsTopicResponse(name="orders", partitions=[partition])
         return _flexible(ListOffsetsResponse(topics=[topic]))
 
-    answers = [listed(0), listed(-1, ErrorCode.OFFSET_NOT_AVAILABLE), listed(7)]
-    script = [each for answer in answers for each in (metadata, answer)]
+    refused = [metadata, listed(0), listed(-1, ErrorCode.OFFSET_NOT_AVAILABLE)]
+    script = [*refused, metadata, listed(0), listed(7)]
     with peer(handshake(), *script) as address, Cluster(address) as cluster:
         assert extents(cluster, [place]) == {place: Extent(0, 7)}
 
