@@ -243,6 +243,8 @@ def failure_of(producer: Producer) -> str | None:
 
 def test_limits_of_a_tenant_hold_on_every_node(cluster: Cluster) -> None:
     nodes = list(cluster.nodes)
+    for who in TENANTS:
+        cluster.http(who, nodes[0], PUBLISH, {"messages": [{"value": "to be read"}] * 5})
     existing = cluster.http(ADMIN, nodes[0], f"GET /admin/tenants/{RED}/usage")
     limits = {
         "topics": existing["topics"],
@@ -277,6 +279,7 @@ def test_a_suspension_reaches_every_node(cluster: Cluster) -> None:
     nodes = list(cluster.nodes)
     producers = {node.id: Producer(cluster.kafka(ANNA, node)) for node in nodes}
     assert {failure_of(producer) for producer in producers.values()} == {None}
+    cluster.sqs(ANNA, nodes[0]).list_queues()  # with a key, which a suspended tenant cannot create
     cluster.http(ADMIN, nodes[1], f"POST /admin/tenants/{RED}/suspend", {"reason": "invoice 17"})
     for node in nodes:
         cluster.wait_for(403, ANNA, node, f"GET /topics/{TOPIC}")
