@@ -59,6 +59,7 @@ ELSEWHERE: Mapping[str, str] = {
     "confluent-kafka ": "continues the line above",
     ".venv/bin/python -m benchmarks": "takes minutes",
     "kafka-configs.sh ": "tests/compat/test_broker_settings.py",
+    "spark-pipelines run ": "tests/spark/test_pipeline_commands.py",
     "alpacamq serve ": "every test here starts the broker like this",
     "openssl rand ": "tests here write a password of their own",
     "chmod 600 ": "as above",
