@@ -48,7 +48,7 @@ _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "delive
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
-# What becomes of malformed values, by the setting of their source.
+# What is done with malformed values, by the setting of their source.
 _HANDLED = {
     "keep": "kept with nulls",
     "drop": "dropped",
