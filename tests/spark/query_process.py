@@ -53,7 +53,7 @@ def main(broker: str, topic: str, directory: str, mode: str) -> None:
                 seen[query.id] = progress["batchId"]
                 print("batch", progress["batchId"], flush=True)
             if not query.isActive and (error := query.exception()) is not None:
-                print("failed", str(error).replace("\n", " | ")[-2000:], flush=True)
+                print("failed", str(error).replace("\n", " | ")[:4000], flush=True)
                 sys.exit(1)
         time.sleep(PAUSE_S)
     print("ended", flush=True)
