@@ -418,6 +418,19 @@ async def test_a_batch_is_limited_by_weight(host: Host) -> None:
         assert host.made[-1].batches == [2, 1, 1, 1]
 
 
+async def test_a_callback_that_fails_costs_no_other_reply(host: Host) -> None:
+    def fail(_answer: object) -> None:
+        raise ZeroDivisionError
+
+    async with host.running() as shard:
+        await shard.loaded()
+        shard.submit_for(Add(name=b"a"), fail)
+        answered = shard.submit(Add(name=b"a"))
+        async with asyncio.timeout(10):
+            assert await answered == 2
+            assert await shard.submit(Add(name=b"a")) == 3
+
+
 async def test_pending_requests_of_a_machine_that_fails_get_an_error(host: Host) -> None:
     async with host.running() as shard:
         await shard.loaded()

@@ -551,8 +551,13 @@ class StateMachineHost(Generic[M]):
 
     def _reply(self, reply: Any, answer: object) -> None:
         self._pending.discard(reply)
-        if not reply.done():
+        if reply.done():
+            return
+        try:
             reply.set_result(answer)
+        except Exception:
+            # A bug in the callback of one client; others wait for replies of the same batch.
+            log.exception("reply_failed", partition=str(self.partition.identity))
 
     def _fail(self, error: AlpacaError) -> None:
         if self._stopped is not None:
