@@ -11,7 +11,9 @@ Names of the client are imported when they are first used: the broker never load
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from alpacamq.model.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from alpacamq import aio as aio

@@ -2,12 +2,12 @@
 
 import sys
 
-import alpacamq
 from alpacamq.cluster import image
 from alpacamq.cluster.brokers import FeatureRange
+from alpacamq.model import version
 
 # Before the modules that copy them are imported.
-alpacamq.__version__ += "+next"
+version.VERSION += "+next"
 image.CURRENT_LEVEL += 1
 image.FEATURES = {image.VERSION_FEATURE: FeatureRange(1, image.CURRENT_LEVEL)}
 

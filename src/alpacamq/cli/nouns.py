@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Protocol
 
-from alpacamq import __version__
+from alpacamq.model.version import VERSION
 
 from .output import COLORS, FORMATS
 from .parsing import Parser
@@ -105,7 +105,7 @@ def parser_of(given: Sequence[str]) -> Parser:
         epilog=_EPILOG,
     )
     parser.add_examples(_EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
+    parser.add_argument("--version", action="version", version=f"alpacactl {VERSION}")
     # Options after the verb override those before it.
     _add_common(parser, **{**dict.fromkeys(_COMMON), "output": FORMATS[0], "color": COLORS[0]})
     nouns = parser.add_subparsers(metavar="NOUN", required=True)

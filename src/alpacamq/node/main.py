@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from alpacamq import __version__
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.version import VERSION
 
 SUMMARY = "Durable message broker: one log, read as a log or as a queue."
 # Options of the command line and the configuration keys they set.
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="alpacamq", description=SUMMARY)
-    parser.add_argument("--version", action="version", version=f"alpacamq {__version__}")
+    parser.add_argument("--version", action="version", version=f"alpacamq {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="run the broker")
     serve.add_argument(

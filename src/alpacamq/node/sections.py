@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from alpacamq import __version__
 from alpacamq.broker.tls import ClientCertificates
 from alpacamq.broker.tracing.tracing import TracingSettings
 from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
+from alpacamq.model.version import VERSION
 from alpacamq.queues.messages import EngineLimits
 from alpacamq.telemetry.tracing import ExportSettings
 
@@ -415,7 +415,7 @@ def tracing_settings(config: TracingConfig, node_id: int) -> TracingSettings | N
             headers=config.headers(),
             resource={
                 "service.name": "alpacamq",
-                "service.version": __version__,
+                "service.version": VERSION,
                 "service.instance.id": str(node_id),
             },
         )

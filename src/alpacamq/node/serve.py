@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from alpacamq import __version__
 from alpacamq.api.console.app import ConsoleApp
 from alpacamq.api.grpc.listener import GrpcListener
 from alpacamq.api.http.hosts import HostCheck, Hosts
@@ -51,6 +50,7 @@ from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.version import VERSION
 from alpacamq.queues.messages import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
@@ -526,7 +526,7 @@ def announce(
 ) -> None:
     """Print the addresses, the data directory and commands to try."""
     data = config.node.data_dir.absolute()
-    print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
+    print(f"AlpacaMQ {VERSION} is ready after {time.monotonic() - started_at:.2f} s\n")
     addresses = {"kafka": str(kafka), **{api.name: str(api.address) for api in http_apis}}
     if grpc is not None:
         addresses["grpc"] = str(grpc.address)

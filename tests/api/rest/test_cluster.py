@@ -2,7 +2,7 @@
 
 import httpx
 
-from alpacamq import __version__
+from alpacamq.model.version import VERSION
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
@@ -16,7 +16,7 @@ def test_the_addresses_of_all_apis_are_returned(http: httpx.Client, broker: Brok
         "registry": broker.registry_address,
         "grpc": broker.grpc_address,
     }
-    assert told["version"] == __version__
+    assert told["version"] == VERSION
     assert told["cluster_id"] == http.get("/version").json()["cluster_id"]
 
 

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from alpacamq import __version__
+from alpacamq.model.version import VERSION
 
 SAMPLE = re.compile(r'^([a-z_:]+)(\{([a-z_]+="(?:[^"\\\n]|\\.)*",?)*\})? ([0-9.e+-]+)$')
 
@@ -19,7 +19,7 @@ def test_a_healthy_broker_reports_ok(http: httpx.Client, path: str) -> None:
 
 
 def test_the_version_is_known(http: httpx.Client) -> None:
-    assert http.get("/version").json()["version"] == __version__
+    assert http.get("/version").json()["version"] == VERSION
 
 
 def test_head_answers_without_a_body(http: httpx.Client) -> None:

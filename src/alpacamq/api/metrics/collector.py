@@ -16,7 +16,6 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from alpacamq import __version__
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.health import all_checks
 from alpacamq.broker.peers.link import LinkState
@@ -28,6 +27,7 @@ from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.names import id_of, topic_of
 from alpacamq.model.topics import DELAYS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.model.version import VERSION
 from alpacamq.queues.messages import DescribeReply, QueueId
 from alpacamq.security.tenants import TenantStatus
 from alpacamq.telemetry import metrics_catalogue as m
@@ -359,7 +359,7 @@ _STARTED_FIELD = 19
 
 
 def collect_process(text: Exposition, broker: Broker) -> None:
-    labels = (__version__, platform.python_version(), str(broker.settings.node_id), broker.cluster_id)
+    labels = (VERSION, platform.python_version(), str(broker.settings.node_id), broker.cluster_id)
     text.add(m.BUILD_INFO, {labels: 1})
     text.add(m.HEALTH, {(name,): int(check.is_ok) for name, check in all_checks(broker).items()})
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from alpacamq import __version__
+from alpacamq.model.version import VERSION
 from alpacamq.registry.errors import SchemaNotFound
 from alpacamq.registry.messages import (
     MAX_LISTED,
@@ -245,7 +245,7 @@ async def get_cluster(call: Call[Nothing, Nothing]) -> dict[str, Any]:
 
 
 async def get_release(_call: Call[Nothing, Nothing]) -> dict[str, str]:
-    return {"version": __version__, "commitId": ""}
+    return {"version": VERSION, "commitId": ""}
 
 
 ROUTES: tuple[AnyRoute, ...] = (

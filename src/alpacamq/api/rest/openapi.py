@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.version import VERSION
 
 from .errors import CODES, ConflictingInput, CrossOrigin, InvalidInput, Problem, UnsupportedMediaType
 from .message_json import NEW_MESSAGE_RULES, NewMessage
@@ -45,7 +45,7 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "AlpacaMQ HTTP API",
-            "version": __version__,
+            "version": VERSION,
             "description": (
                 "Topics, messages, groups, queues and transactions as JSON. Timestamps are in milliseconds "
                 "since 1970; in requests they may be RFC 3339 text. Errors are problem documents (RFC 9457)."

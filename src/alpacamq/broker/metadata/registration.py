@@ -7,7 +7,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from alpacamq import __version__
 from alpacamq.cluster.brokers import NO_EPOCH, BrokerRegistration, Endpoint
 from alpacamq.cluster.commands import Heartbeat, HeartbeatReply, RegisterBroker
 from alpacamq.cluster.image import FEATURES
@@ -17,6 +16,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError, StaleBrokerEpoch, StorageFailed, UnknownBroker
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.version import VERSION
 from alpacamq.telemetry.logs import get_logger
 
 from .metadata import Metadata
@@ -243,7 +243,7 @@ class Registration:
                 Endpoint(name, address.host, address.port) for name, address in settings.endpoints.items()
             ),
             features=FEATURES,
-            software_version=__version__,
+            software_version=VERSION,
             damaged=self._damaged(),
             stopped_cleanly=self._stopped_cleanly,
         )

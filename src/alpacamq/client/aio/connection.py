@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar, cast
 
-from alpacamq import __version__
 from alpacamq.client.connect import Tls
 from alpacamq.client.errors import Closed, Unreachable, Untrusted, check
 from alpacamq.client.framing import (
@@ -30,6 +29,7 @@ from alpacamq.client.framing import (
 )
 from alpacamq.client.login import BearerToken, Credentials, login_messages, token_messages
 from alpacamq.model.address import Address
+from alpacamq.model.version import VERSION
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.cluster import ApiVersionsRequest
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
     async def negotiate(self) -> None:
         """Ask for the versions of the broker."""
         api = APIS[ApiKey.API_VERSIONS]
-        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
+        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=VERSION)
         for version in (API_VERSIONS_VERSION, 0):
             sent: _Pending[Message] = self._send(api, version, encode(request, version), None, CONNECT_S)
             body = cast("memoryview", await sent.response)

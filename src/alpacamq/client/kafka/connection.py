@@ -9,7 +9,6 @@ import time
 from math import inf
 from typing import TypeVar
 
-from alpacamq import __version__
 from alpacamq.client.connect import Tls, connect
 from alpacamq.client.errors import Unreachable, check
 from alpacamq.client.framing import (
@@ -30,6 +29,7 @@ from alpacamq.client.login import MECHANISMS as MECHANISMS
 from alpacamq.client.login import Login as Login
 from alpacamq.client.login import login_messages
 from alpacamq.model.address import Address
+from alpacamq.model.version import VERSION
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.cluster import ApiVersionsRequest
@@ -147,7 +147,7 @@ class Connection:
 
     def _handshake(self) -> dict[int, tuple[int, int]]:
         api = APIS[ApiKey.API_VERSIONS]
-        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
+        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=VERSION)
         for version in (API_VERSIONS_VERSION, 0):
             body = self._exchange(api, version, encode(request, version))
             if (spoken := read_versions(self.address, body, version)) is not None:

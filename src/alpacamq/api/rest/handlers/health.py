@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.metrics.exposition import CONTENT_TYPE
 from alpacamq.api.metrics.stats import stats_of
@@ -19,6 +18,7 @@ from alpacamq.broker.health import ALL, READY, Check, Checks, reads
 from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.model.version import VERSION
 from alpacamq.security.acls import Operation
 from alpacamq.wire.stats import ClusterDescription, Stats, Version
 
@@ -80,7 +80,7 @@ def livez(_call: Call[Nothing, Nothing]) -> Health:
 
 def version(call: Call[Nothing, Nothing]) -> Version:
     broker = call.backend.broker
-    return Version(version=__version__, node_id=broker.settings.node_id, cluster_id=broker.cluster_id)
+    return Version(version=VERSION, node_id=broker.settings.node_id, cluster_id=broker.cluster_id)
 
 
 async def stats(call: Call[Nothing, Nothing]) -> Stats:
@@ -104,7 +104,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     ]
     known = [each for each in bounds if each is not None]
     return Stats(
-        version=__version__,
+        version=VERSION,
         node_id=broker.settings.node_id,
         uptime_ms=broker.clock.now_ms() - backend.started_ms,
         topics=len(topics),
@@ -155,7 +155,7 @@ def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
     return ClusterDescription(
         cluster_id=backend.broker.cluster_id,
         node_id=backend.broker.settings.node_id,
-        version=__version__,
+        version=VERSION,
         addresses={name: str(address) for name, address in backend.addresses.items()},
     )
 

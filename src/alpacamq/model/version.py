@@ -1,0 +1,3 @@
+"""The version of AlpacaMQ."""
+
+VERSION = "0.1.0"
