@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.topics import SPARE_CONFIGS
 from alpacamq.cluster.broker_config import ALL_BROKERS
 from alpacamq.cluster.image import broker_config_change
 from alpacamq.model.errors import AlpacaError, InvalidConfig
-from alpacamq.model.ids import BrokerId
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.ids import BrokerId, TopicId, TopicName
+from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.telemetry.logs import capture_logs
 
 from .open_brokers import BreakableDisk, running
@@ -136,3 +137,15 @@ async def test_a_change_yields_to_other_requests_between_topics(tmp_path: Path) 
         await configure(broker, log_retention_ms="5")
         counting.cancel()
         assert turns >= 2, f"{turns} turns in {time.monotonic() - began_at:.3f} s"
+
+
+async def test_settings_of_deleted_topics_are_not_kept(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topics = broker.topics
+        await topics.create("kept", overrides={"retention.ms": "7"})
+        kept = topics.config_of(topics.image.topic("kept"))
+        for number in range(2 * SPARE_CONFIGS):
+            validated = Topic(name=TopicName(f"t-{number}"), id=TopicId(int=number + 1), partitions=1)
+            assert topics.config_of(validated) is topics.config_of(validated)
+        assert len(topics._configs) <= SPARE_CONFIGS + 2 * len(topics.image.topics) + 1
+        assert topics.config_of(topics.image.topic("kept")) is kept

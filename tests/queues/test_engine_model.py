@@ -434,7 +434,16 @@ class QueueModel(RuleBasedStateMachine):
     def stats_add_up(self) -> None:
         self.host.describe()
         self.settle_down()
-        for stats in self.host.describe().partitions:
+        described = self.host.describe()
+        (levels,) = (each for each in self.host.engine.levels() if each is not None)
+        assert levels == (
+            described.queue,
+            sum(each.ready for each in described.partitions),
+            sum(each.in_flight for each in described.partitions),
+            sum(each.backoff for each in described.partitions),
+            described.acked_total,
+        )
+        for stats in described.partitions:
             mine = [
                 message.state for message in self.messages.values()
                 if message.partition == stats.partition

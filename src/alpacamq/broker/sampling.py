@@ -27,6 +27,9 @@ from .topics import Topics
 log = get_logger(__name__)
 
 INTERVAL_S = 2.0
+# Between samples that take long, because there are many topics, queues or groups.
+MAX_INTERVAL_S = 10.0
+_MAX_SHARE = 0.05
 # Groups whose offsets are read per sample; each costs tens of microseconds.
 MAX_GROUPS = 200
 # Of those beyond, this many are looked at to count them.
@@ -155,11 +158,13 @@ class Sampler:
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
+            began = self._clock.monotonic()
             try:
                 await self.sample()
             except Exception:  # a gap in a chart is no reason to stop the broker
                 log.exception("history_sample_failed")
-            await asyncio.sleep(INTERVAL_S)
+            took = self._clock.monotonic() - began
+            await asyncio.sleep(min(max(INTERVAL_S, took / _MAX_SHARE), MAX_INTERVAL_S))
 
     async def sample(self) -> None:
         """Add one sample."""
@@ -191,14 +196,11 @@ class Sampler:
                     counts[CounterKey(Measure.PUBLISHED, name)] = written
 
     async def _sample_queues(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
-        for queue in await self._queues.stats():
+        for queue in await self._queues.levels():
             group, topic = queue.queue
-            ready = sum(each.ready for each in queue.partitions)
-            in_flight = sum(each.in_flight for each in queue.partitions)
-            resting = sum(each.backoff for each in queue.partitions)
-            levels[SeriesKey(Measure.READY, topic, group)] = ready
-            levels[SeriesKey(Measure.IN_FLIGHT, topic, group)] = in_flight
-            _add_lag(levels, topic, group, ready + in_flight + resting)
+            levels[SeriesKey(Measure.READY, topic, group)] = queue.ready
+            levels[SeriesKey(Measure.IN_FLIGHT, topic, group)] = queue.in_flight
+            _add_lag(levels, topic, group, queue.ready + queue.in_flight + queue.backoff)
             counts[CounterKey(Measure.CONSUMED, topic, group, is_queue=True)] = queue.acked_total
 
     async def _sample_groups(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> list[str]:

@@ -54,8 +54,8 @@ P = ParamSpec("P")
 ID_BYTES = 16
 # Topics that get new defaults between two turns of the event loop.
 CONFIGURED_AT_ONCE = 50
-# Settings of topics that are kept.
-MAX_CONFIGS = 10_000
+# Settings that are kept besides those of two for each topic.
+SPARE_CONFIGS = 100
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
 NO_CONTACT = "the controller does not answer this broker, and may have elected another leader"
@@ -112,6 +112,8 @@ class Topics:
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
         # Of topics asked for, with what they were computed from.
         self._configs: dict[TopicId, tuple[Topic, TopicDefaults, TopicConfig]] = {}
+        # Of all topics without settings of their own.
+        self._plain_config: tuple[TopicDefaults, TopicConfig] | None = None
         self._report_unusable()
         # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
@@ -272,11 +274,20 @@ class Topics:
         """Return the settings of a topic, with the defaults of this broker."""
         known = self._configs.get(topic.id)
         if known is None or known[0] is not topic or known[1] is not self.defaults:
-            if len(self._configs) >= MAX_CONFIGS:
-                self._configs.clear()
-            known = topic, self.defaults, topic_config(topic.overrides, self.defaults.merged)
+            known = topic, self.defaults, self._new_config(topic)
             self._configs[topic.id] = known
         return known[2]
+
+    def _new_config(self, topic: Topic) -> TopicConfig:
+        if len(self._configs) > 2 * len(self.image.topics) + SPARE_CONFIGS:
+            # Of deleted topics, and of those that were only validated.
+            exists = self.image.topic_by_id
+            self._configs = {id_: known for id_, known in self._configs.items() if exists(id_) is not None}
+        if topic.overrides:
+            return topic_config(topic.overrides, self.defaults.merged)
+        if self._plain_config is None or self._plain_config[0] is not self.defaults:
+            self._plain_config = self.defaults, topic_config({}, self.defaults.merged)
+        return self._plain_config[1]
 
     def settings_of(self, topic: Topic, replication_factor: int | None = None) -> dict[str, str]:
         """Return the settings of a topic as text; one that was only validated has no replicas yet."""

@@ -47,7 +47,15 @@ from .messages import (
     TopicsChanged,
     unreadable,
 )
-from .queue import PendingReceive, Queue, check_overrides, describe, describe_gradually
+from .queue import (
+    PendingReceive,
+    Queue,
+    QueueLevels,
+    check_overrides,
+    describe,
+    describe_gradually,
+    levels_gradually,
+)
 from .receiving import (
     check_partitions,
     check_receive,
@@ -243,6 +251,10 @@ class QueueEngine:
     def stats(self) -> Iterator[DescribeReply | None]:
         """Describe all queues in small steps, between which they may change: see `describe_gradually`."""
         return describe_gradually(self._queues)
+
+    def levels(self) -> Iterator[QueueLevels | None]:
+        """Count the messages of all queues in small steps, between which they may change."""
+        return levels_gradually(self._queues)
 
     @property
     def next_deadline_ms(self) -> int | None:

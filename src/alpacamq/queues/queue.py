@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -166,6 +167,12 @@ class Queue:
                 raise
             return partition.start_offset, partition.backlog.read_to
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has; none if it does not exist."""
+        topic = self.log.topic(self.id.topic)
+        return 0 if topic is None else topic.partitions
+
     def known_bounds(self, number: int) -> tuple[int, int]:
         """Return the bounds of a partition. Raises PartitionNotReady if they are not known."""
         return self.log.bounds(self.id.topic, number, is_committed=self.is_committed)
@@ -327,6 +334,36 @@ class Queue:
                 self.unread |= 1 << number
 
 
+class QueueLevels(NamedTuple):
+    """The messages of a queue by state, and how many were acknowledged since the broker started."""
+
+    queue: QueueId
+    ready: int
+    in_flight: int
+    backoff: int
+    acked_total: int
+
+
+def levels_gradually(queues: Iterable[Queue]) -> Iterator[QueueLevels | None]:
+    """Count the messages of queues in small steps, as in `describe_gradually`."""
+    for queue in list(queues):
+        ready = in_flight = backoff = 0
+        for number in range(queue.partition_count):
+            partition = queue.partitions.get(number)
+            if partition is None:
+                log_start, log_end = _known_bounds(queue, number)
+                ready += log_end - log_start
+            else:
+                lease_counts, by_lane = _counts(partition, *queue.bounds(number))
+                ready += sum(by_lane)
+                in_flight += sum(lease_counts.in_flight)
+                backoff += sum(lease_counts.backoff)
+            if number:
+                yield None
+        if not queue.is_forgotten:
+            yield QueueLevels(queue.id, ready, in_flight, backoff, queue.totals.acked)
+
+
 def describe(queue: Queue) -> DescribeReply:
     """Describe a queue. Messages that were not read count as ready, in the normal lane."""
     return _described(queue, list(partition_totals(queue)))
@@ -345,16 +382,20 @@ def describe_gradually(queues: Iterable[Queue]) -> Iterator[DescribeReply | None
 
 def partition_totals(queue: Queue) -> Iterator[PartitionTotals]:
     """Describe the partitions of a queue."""
-    topic = queue.log.topic(queue.id.topic)
-    for number in range(0 if topic is None else topic.partitions):
+    for number in range(queue.partition_count):
         partition = queue.partitions.get(number)
         if partition is not None:
             yield _opened(partition, *queue.bounds(number))
-            continue
-        try:
-            yield _unopened(number, *queue.known_bounds(number))
-        except PartitionNotReady:
-            yield _unopened(number, 0, 0)
+        else:
+            yield _unopened(number, *_known_bounds(queue, number))
+
+
+def _known_bounds(queue: Queue, number: int) -> tuple[int, int]:
+    """Return the bounds of a partition without receives so far; an empty range while they are not known."""
+    try:
+        return queue.known_bounds(number)
+    except PartitionNotReady:
+        return 0, 0
 
 
 def _described(queue: Queue, partitions: Sequence[PartitionTotals]) -> DescribeReply:
@@ -393,19 +434,13 @@ def _unopened(number: int, log_start: int, log_end: int) -> PartitionTotals:
 
 
 def _opened(partition: SharePartition, log_start: int, log_end: int) -> PartitionTotals:
-    backlog, lease_counts = partition.backlog, partition.lease_counts
-    if log_start > partition.start_offset:
-        # Retention has removed messages since the last event.
-        lease_counts, ready = _counts_from(partition, log_start, log_end)
-    else:
-        ready = [*backlog.ready]
-        ready[Lane.NORMAL] += _unread(partition, backlog.read_to, log_end)
+    lease_counts, ready = _counts(partition, log_start, log_end)
     lanes = {
         lane.text: LaneTotals(
             ready=ready[lane],
             in_flight=lease_counts.in_flight[lane],
             backoff=lease_counts.backoff[lane],
-            enqueued_total=backlog.enqueued_total[lane],
+            enqueued_total=partition.backlog.enqueued_total[lane],
             delivered_total=partition.delivered_total[lane],
         )
         for lane in ALL_LANES
@@ -422,6 +457,16 @@ def _opened(partition: SharePartition, log_start: int, log_end: int) -> Partitio
         oldest_offset=start_offset if start_offset < log_end else None,
         lanes=lanes,
     )
+
+
+def _counts(partition: SharePartition, log_start: int, log_end: int) -> tuple[LeaseCounts, list[int]]:
+    """Count the messages by state and lane. Those that were not read are ready, in the normal lane."""
+    if log_start > partition.start_offset:
+        # Retention has removed messages since the last event.
+        return _counts_from(partition, log_start, log_end)
+    ready = [*partition.backlog.ready]
+    ready[Lane.NORMAL] += _unread(partition, partition.backlog.read_to, log_end)
+    return partition.lease_counts, ready
 
 
 def _unread(partition: SharePartition, read_to: int, log_end: int) -> int:

@@ -28,6 +28,9 @@ def history(times_ms: list[int], **series: Numbers) -> NodeHistory:
         pytest.param(
             history([10_000, 12_000, 14_000], published=[None, 2.0, None]), [10.0, 22.0, 30.0], id="unknown"
         ),
+        pytest.param(
+            history([5_000, 15_000], published=[1.0, 2.0]), [11.0, 22.0, 32.0], id="samples less often"
+        ),
     ],
 )
 def test_samples_are_added_to_those_nearest_in_time(other: NodeHistory, expected: Numbers) -> None:

@@ -1,7 +1,7 @@
 """Hosts the queue engines and connects them with the log and the dead-letter writer."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ from alpacamq.queues.messages import (
     SettleRequest,
     TopicsChanged,
 )
-from alpacamq.queues.queue import overridden
+from alpacamq.queues.queue import QueueLevels, overridden
 from alpacamq.telemetry.logs import get_logger
 
 from .deliveries import QueueReader, check_group, settled
@@ -77,6 +77,7 @@ UNKNOWN_PAUSE_SECONDS = 0.02
 
 Host = StateMachineHost[QueueEngine]
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class TopicWatchers:
@@ -459,9 +460,16 @@ class QueueHost:
 
     async def stats(self) -> list[DescribeReply]:
         """Describe every queue of this broker that is loaded, in slices: a queue may have many partitions."""
-        found: list[DescribeReply] = []
+        return await self._of_machines(QueueEngine.stats)
+
+    async def levels(self) -> list[QueueLevels]:
+        """Count the messages of every queue of this broker that is loaded, in slices."""
+        return await self._of_machines(QueueEngine.levels)
+
+    async def _of_machines(self, gradually: Callable[[QueueEngine], Iterator[T | None]]) -> list[T]:
+        found: list[T] = []
         for machine in list(self._machines.machines):
-            async for some in in_slices(machine.stats()):
+            async for some in in_slices(gradually(machine)):
                 found += (each for each in some if each is not None)
         return found
 

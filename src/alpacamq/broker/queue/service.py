@@ -50,6 +50,7 @@ from alpacamq.queues.messages import (
     ShareTerms,
     Start,
 )
+from alpacamq.queues.queue import QueueLevels
 from alpacamq.telemetry.tracing import ClientApi
 
 from .deliveries import (
@@ -542,6 +543,10 @@ class Queues:
     async def stats(self) -> list[DescribeReply]:
         """Describe every queue of this broker that is loaded."""
         return await self._host.stats()
+
+    async def levels(self) -> list[QueueLevels]:
+        """Count the messages of every queue of this broker that is loaded."""
+        return await self._host.levels()
 
     async def start_redrive(
         self,

@@ -91,13 +91,14 @@ class RemoteHistory:
 def added_up(own: NodeHistory, others: Sequence[NodeHistory]) -> NodeHistory:
     """Add the series of other brokers to those of one, each with its samples nearest in time.
 
-    Brokers take samples at different times; a sample that is further away than the samples are apart does
-    not count. A value is None if no broker has one.
+    Brokers take samples at different times; a sample that is further away than the samples of both are apart
+    does not count. A value is None if no broker has one.
     """
     times = own.times_ms
     sums: dict[SeriesKey, Numbers] = dict(zip(own.keys, map(list, own.values), strict=True))
     for other in others:
-        nearest = [_nearest(other.times_ms, each, _apart_ms(times)) for each in times]
+        within = max(_apart_ms(times), _apart_ms(other.times_ms))
+        nearest = [_nearest(other.times_ms, each, within) for each in times]
         for key, numbers in zip(other.keys, other.values, strict=True):
             added = [None if at is None else numbers[at] for at in nearest]
             sums[key] = [_sum(*pair) for pair in zip(sums.get(key, [None] * len(times)), added, strict=True)]
