@@ -109,7 +109,7 @@ def _prepare(server: Server) -> None:
 
 
 def _profile(server: Server, path: Route, stacks: Path) -> None:
-    with _sampled(server.pid, stacks), Meter(server.pid) as meter:
+    with sampled(server.pid, stacks, SECONDS - 1), Meter(server.pid) as meter:
         done = pipelined(
             server.address,
             path.request,
@@ -128,24 +128,24 @@ def _profile(server: Server, path: Route, stacks: Path) -> None:
     )
     own = _own_samples(stacks)
     steps: Counter[str] = Counter()
-    for where, count in own.items():
-        steps[_step(where)] += count
+    for place, count in own.items():
+        steps[_step(place)] += count
     for counted in (steps, own):
         print("| share | µs/request | µs/MB | where |\n|---:|---:|---:|---|")
-        for where, count in counted.most_common(SHOWN):
+        for place, count in counted.most_common(SHOWN):
             share = count / own.total()
             per_request_us, per_megabyte_us = share * cpu_us / done.requests, share * cpu_us / megabytes
-            print(f"| {share:.1%} | {per_request_us:.2f} | {per_megabyte_us:.1f} | {where} |")
+            print(f"| {share:.1%} | {per_request_us:.2f} | {per_megabyte_us:.1f} | {place} |")
         print()
 
 
 @contextmanager
-def _sampled(pid: int, stacks: Path) -> Iterator[None]:
-    """Sample the process while the block runs."""
+def sampled(pid: int, stacks: Path, seconds: int) -> Iterator[None]:
+    """Sample the process for some seconds, which the block should last."""
     stacks.unlink(missing_ok=True)
     program = str(Path(sys.executable).with_name("py-spy"))
     command = [program, "record", "--pid", str(pid), "--format", "raw", "--output", str(stacks)]
-    command += ["--function", "--rate", str(SAMPLES_PER_SECOND), "--duration", str(SECONDS - 1)]
+    command += ["--function", "--rate", str(SAMPLES_PER_SECOND), "--duration", str(seconds)]
     sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield
@@ -162,12 +162,12 @@ def _own_samples(stacks: Path) -> Counter[str]:
         frames, _, count = line.rpartition(" ")
         innermost = frames.rpartition(";")[2]
         if not innermost.startswith("_worker "):  # a thread that waits for work
-            own[_where(innermost)] += int(count)
+            own[where(innermost)] += int(count)
     return own
 
 
-def _where(frame: str) -> str:
-    """A frame as a reader of this repository knows it."""
+def where(frame: str) -> str:
+    """Return a frame as a reader of this repository knows it."""
     parsed = _FRAME.match(frame)
     if parsed is None:
         return frame
@@ -179,9 +179,9 @@ def _where(frame: str) -> str:
     return NAMED_TUPLES if file.startswith("<string>") else frame
 
 
-def _step(where: str) -> str:
+def _step(place: str) -> str:
     """The step of a request's way that a function belongs to."""
-    return next((step for pattern, step in STEPS if re.search(pattern, where)), "the rest")
+    return next((step for pattern, step in STEPS if re.search(pattern, place)), "the rest")
 
 
 if __name__ == "__main__":

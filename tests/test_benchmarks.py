@@ -1,10 +1,11 @@
 """Benchmarks on machines that lack a client or a peer."""
 
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import jars, machine, nats, page, queue_apis, rabbitmq, report
+from benchmarks import flame_graphs, jars, machine, nats, page, queue_apis, rabbitmq, report
 from benchmarks.c_client import CClient
 from benchmarks.jars import Unavailable
 from benchmarks.report import OURS, Report
@@ -117,3 +118,32 @@ def test_results_with_several_peers_have_a_row_for_each_server(
         ("alone", "AlpacaMQ", "1 messages/s", ""),
     ]
     assert "Not measured: ElasticMQ: there is no java." in lines
+
+
+def test_a_flame_graph_shows_the_functions_of_the_event_loop_by_their_share() -> None:
+    loop = "main (node/main.py:1);Runner.run (asyncio/runners.py:118)"
+    stacks = (
+        f"{loop};serve (src/alpacamq/api/http/server.py:3);append (src/alpacamq/log/segment.py:9) 30\n"
+        f"{loop};serve (src/alpacamq/api/http/server.py:4) 10\n"
+        "run (threading.py:1);_worker (concurrent/futures/thread.py:81) 500\n"
+    )
+    root = flame_graphs.read_stacks(stacks)
+    assert root.samples == 40
+    (served,) = root.calls.items()
+    assert (served[0], served[1].samples) == ("`api/http/server.py` serve", 40)
+    assert {name: each.samples for name, each in served[1].calls.items()} == {"`log/segment.py` append": 30}
+    dear = flame_graphs.Profile(version="before", root=root, cost_us=20.0)
+    cheap = flame_graphs.Profile(version="after", root=root, cost_us=10.0)
+    drawn = ET.fromstring(flame_graphs.draw("a path", [dear, cheap]))  # noqa: S314 - our own
+    frames = [
+        (group[0].text, float(group[1].attrib["width"]))
+        for group in drawn.iter("{http://www.w3.org/2000/svg}g")
+    ]
+    assert frames == [
+        ("all", 980.0),
+        ("api/http/server.py serve", 980.0),
+        ("log/segment.py append", 735.0),
+        ("all", 490.0),
+        ("api/http/server.py serve", 490.0),
+        ("log/segment.py append", 367.5),
+    ]
