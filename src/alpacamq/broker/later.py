@@ -36,7 +36,7 @@ class Later(Generic[T]):
         return later
 
     def done(self) -> bool:
-        """Whether nothing is to be passed on any more."""
+        """Return whether nothing is to be passed on any more."""
         return self._is_known or self.is_cancelled
 
     def set_result(self, result: T | Exception | Coroutine[Any, Any, T]) -> None:

@@ -95,7 +95,7 @@ Errors = dict[TopicPartition, AlpacaError]
 
 
 def _may_need_producer_id(request: Request[Any]) -> bool:
-    """Whether a coordinator may need a new producer id. Other requests do not wait for a controller."""
+    """Return whether a coordinator may need a new producer id; other requests do not wait for one."""
     if isinstance(request, EndTransaction):
         return request.producer.is_exhausted
     return isinstance(request, InitProducer)

@@ -88,7 +88,7 @@ class ClusterTime:
 
 
 def must_step(current_ms: float, wanted_ms: float) -> bool:
-    """Whether a node is so far behind that it was suspended: its time is set, never back."""
+    """Return whether a node is so far behind that it was suspended: its time is set, never back."""
     return wanted_ms - current_ms > MAX_SLEWED_MS
 
 

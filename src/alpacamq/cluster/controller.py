@@ -290,11 +290,11 @@ class Controller:
         return broker
 
     def _may_still_run(self, former: BrokerRegistration, command: RegisterBroker, now_ms: int) -> bool:
-        """Whether the process that registered before may still be running beside the new one."""
+        """Return whether the process that registered before may still be running beside the new one."""
         return self._sessions.is_alive(former.id, now_ms) and not is_successor(former, command)
 
     def _has_lost_data(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
-        """Whether a broker lacks records that the metadata takes it to have.
+        """Return whether a broker lacks records that the metadata takes it to have.
 
         The only broker has the metadata in the same directory: what a backup restores, it restores together.
         """
@@ -302,7 +302,7 @@ class Controller:
         return has_lost_data(former, command) and not is_only
 
     def _may_lead_on(self, former: BrokerRegistration, command: RegisterBroker) -> bool:
-        """Whether a broker that was restarted leads its partitions as if it had not stopped.
+        """Return whether a broker that was restarted leads its partitions as if it had not stopped.
 
         It has every record, and no other broker could have led meanwhile. Otherwise all its partitions would
         get a new leader epoch at every start. After a crash they do: readers may have seen what is lost.
@@ -463,7 +463,7 @@ class Controller:
 
 
 def has_lost_data(former: BrokerRegistration, command: RegisterBroker) -> bool:
-    """Whether a broker has come back without records it had: with another directory, or a restored backup.
+    """Return whether a broker came back without records it had: with a new directory or a restored backup.
 
     An epoch in which it never was unfenced does not count: it may have stopped before it stored it.
     """
@@ -471,7 +471,7 @@ def has_lost_data(former: BrokerRegistration, command: RegisterBroker) -> bool:
 
 
 def is_successor(former: BrokerRegistration, command: RegisterBroker) -> bool:
-    """Whether a process has taken the place of one that has ended: it has its data and its addresses.
+    """Return whether a process has taken the place of one that has ended: it has its data and its addresses.
 
     One that seems to have lost data may be an earlier process, whose request comes late.
     """

@@ -67,7 +67,7 @@ class PartitionControl:
     # Rules
 
     def can_lead(self, broker_id: int, partition: PartitionId, leaving: Collection[int] = NOBODY) -> bool:
-        """Whether a replica may lead, if it holds everything committed."""
+        """Return whether a replica may lead, if it holds everything committed."""
         broker = self._image.brokers.get(BrokerId(broker_id))
         return (
             broker is not None
@@ -77,7 +77,7 @@ class PartitionControl:
         )
 
     def is_unfit(self, broker_id: int, partition: PartitionId) -> bool:
-        """Whether a replica is damaged, so that it must not lead or count as in sync.
+        """Return whether a replica is damaged, so that it must not lead or count as in sync.
 
         The only replica of a partition is served all the same: its damage cannot spread.
         """
@@ -85,14 +85,14 @@ class PartitionControl:
         return not is_only and self._sessions.is_damaged(broker_id, partition)
 
     def is_unclean_allowed(self, topic: Topic) -> bool:
-        """Whether a replica that lacks records may lead if no other can."""
+        """Return whether a replica that lacks records may lead if no other can."""
         allowed = cluster_setting(self._image, topic, UNCLEAN)
         if allowed is None:
             return self._settings.topic_defaults.get(UNCLEAN, "false").lower() == "true"
         return bool(allowed)
 
     def may_join(self, broker_id: int, broker_epoch: int, partition: PartitionId) -> bool:
-        """Whether a replica may join the in-sync set: it runs, stays, and caught up since it registered.
+        """Return whether a replica may join the ISR: it runs, stays, and caught up since it registered.
 
         What it fetched before it was registered again may be lost. Only the broker itself knows damage.
         """

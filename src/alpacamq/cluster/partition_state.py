@@ -107,7 +107,7 @@ def new_partition(replicas: Replicas, is_running: Callable[[int], bool]) -> Part
 
 
 def is_reassignment_complete(replicas: Replicas, removing: Replicas, isr: Replicas) -> bool:
-    """Whether every replica that is to stay is in sync, so that the others can be removed."""
+    """Return whether every replica that is to stay is in sync, so that the others can be removed."""
     return set(isr).issuperset(without(replicas, removing))
 
 
@@ -123,7 +123,7 @@ def eligible_leaders(before: PartitionState, isr: Replicas, required: int, lost:
 
 
 def holds_everything_committed(replica: int, isr: Replicas, elr: Replicas) -> bool:
-    """Whether a leader that starts from this replica loses nothing.
+    """Return whether a leader that starts from this replica loses nothing.
 
     Outside the in-sync set only once it is empty: until then its members may have more.
     """

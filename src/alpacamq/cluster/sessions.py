@@ -118,5 +118,5 @@ class Sessions:
         ]
 
     def have_applied(self, brokers: Iterable[int], index: int) -> bool:
-        """Whether all of these brokers have applied the metadata up to `index`."""
+        """Return whether all of these brokers have applied the metadata up to `index`."""
         return all(self.of(broker).applied_index >= index for broker in brokers)

@@ -62,12 +62,12 @@ class Summary:
 
 
 def is_missing_replicas(state: PartitionState) -> bool:
-    """Whether a partition is under-replicated. Replicas that are still being added do not count."""
+    """Return whether a partition is under-replicated. Replicas that are still being added do not count."""
     return not set(state.original_replicas).issubset(state.isr)
 
 
 def is_below_min_isr(state: PartitionState, configured: int | None) -> bool:
-    """Whether the partition takes no records with acks=all."""
+    """Return whether the partition takes no records with acks=all."""
     return len(state.isr) < min_isr(configured, state.replication_factor)
 
 

@@ -102,18 +102,18 @@ class Leader:
         return durable[len(durable) // 2]
 
     def may_commit(self, index: int, commit_index: int) -> bool:
-        """Whether an entry that a majority has is committed: in the leader's own term only.
+        """Return whether an entry that a majority has is committed: in the leader's own term only.
 
         An entry of an earlier term can be replaced even if a majority has it.
         """
         return index > commit_index and self._log.term_at(index) == self._term
 
     def has_active_quorum(self, voters: Voters, now_ms: int) -> bool:
-        """Whether the leader heard from a majority within an election timeout."""
+        """Return whether the leader heard from a majority within an election timeout."""
         return is_majority(sum(self._is_active(voter, now_ms) for voter in voters), voters)
 
     def is_caught_up(self, voter: Voter) -> bool:
-        """Whether a node can become a voter: close to the end, and with an entry of this term.
+        """Return whether a node can become a voter: close to the end, and with an entry of this term.
 
         An empty node would never vote, and a majority that needs it would never elect a leader.
         """
@@ -322,6 +322,6 @@ class Leader:
 
 
 def _differ_by_one(old: Voters, new: Voters) -> bool:
-    """Whether one voter is added or removed. Any two majorities then have a voter in common."""
+    """Return whether one voter is added or removed. Any two majorities then have a voter in common."""
     has_unique_ids = len({voter.id for voter in new}) == len(new)
     return bool(new) and has_unique_ids and len(set(old) ^ set(new)) == 1

@@ -345,7 +345,7 @@ class Raft:
     # Rules.
 
     def _is_log_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log with this last entry is at least as complete as ours."""
+        """Return whether a log with this last entry is at least as complete as ours."""
         return (last_term, last_index) >= (self._log.last_term, self._log.last_index)
 
     def _may_vote_for(self, request: VoteRequest) -> bool:
@@ -366,26 +366,26 @@ class Raft:
         )
 
     def _is_addressed(self, directory: UUID) -> bool:
-        """Whether the voter that a candidate counts is this one. Its log may not tell yet that it votes."""
+        """Return whether a candidate counts this node as a voter. Its own log may not say so yet."""
         return directory == self.me.directory
 
     def _knows_voters(self) -> bool:
-        """Whether this node is part of a cluster. An empty node never votes."""
+        """Return whether this node is part of a cluster. An empty node never votes."""
         return bool(self._log.voters)
 
     def _has_current_leader(self) -> bool:
-        """Whether a leader was heard within an election timeout. A leader that lost its majority resigns."""
+        """Return whether a leader was heard within an election timeout; one without a majority resigns."""
         if self._leading is not None:
             return True
         heard_ms = self._leader_heard_ms
         return heard_ms is not None and self._now_ms - heard_ms < self._settings.election_ms
 
     def _must_keep_leader(self, request: VoteRequest) -> bool:
-        """Whether to ignore a campaign, even of a higher term, because the leader works."""
+        """Return whether to ignore a campaign, even of a higher term, because the leader works."""
         return not request.is_transfer and self._has_current_leader()
 
     def _may_campaign(self) -> bool:
-        """Whether this node votes, or will do so again if its removal is not committed.
+        """Return whether this node votes, or will do so again if its removal is not committed.
 
         The removed node can be the only one that has the entry which removes it.
         """
@@ -397,7 +397,7 @@ class Raft:
         return self._durable_state == self.hard_state
 
     def _is_term_durable(self) -> bool:
-        """Whether this node, after a crash, would still refuse leaders of earlier terms."""
+        """Return whether this node, after a crash, would still refuse leaders of earlier terms."""
         return self._durable_state.term == self.term
 
     def _is_voter_change_committed(self) -> bool:

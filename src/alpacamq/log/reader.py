@@ -134,7 +134,7 @@ class Slicer:
             del places[next(iter(places))]
 
     def forget_positions(self) -> None:
-        """Batches have moved."""
+        """Note that batches have moved."""
         self._positions.clear()
 
     def _boundary(self, segment: Segment, offset: int) -> Boundary:
@@ -358,7 +358,7 @@ class LogReader:
         raise StorageFailed(f"{self._directory.name}: the log keeps changing while it is searched")
 
     def forget_positions(self) -> None:
-        """Batches have moved."""
+        """Note that batches have moved."""
         self._slicer.forget_positions()
 
     def _damage_between(self, start_offset: int, limit_offset: int) -> DamagedLog | None:

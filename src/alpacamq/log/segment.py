@@ -243,7 +243,7 @@ class Segment:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """The open file."""
+        """Return the open file."""
         handle = self._storage.handles.pin(self.path)
         try:
             yield handle.descriptor

@@ -202,7 +202,7 @@ def _merged_rules(
 
 
 def _order(text: str) -> bytes:
-    """Java's order of strings: by UTF-16 code units."""
+    """Return the key of Java's order of strings: by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 

@@ -95,7 +95,7 @@ def scopes_of(scope: str | None) -> list[str | None]:
 
 
 def covers(scope: str | None, subject: str) -> bool:
-    """Whether a mode for `scope` concerns a subject when it is set; one for all concerns no tenants."""
+    """Return whether setting a mode for `scope` affects a subject; one for all affects no tenants."""
     if scope == subject:
         return True
     named = SubjectName(GLOBAL_CONTEXT, "") if scope is None else split_subject(scope)

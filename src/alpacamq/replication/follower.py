@@ -117,23 +117,23 @@ class PartitionFollower:
     # Rules. Each is one predicate.
 
     def answers(self, request_id: int) -> bool:
-        """Whether a response is to the outstanding fetch: others are late, doubled or of a former leader."""
+        """Return whether a response is to the outstanding fetch, not late, doubled or of a former leader."""
         return request_id == self._outstanding
 
     def is_newer_leader(self, leader_epoch: int) -> bool:
-        """Whether a leader is newer than the one followed: metadata never goes back."""
+        """Return whether a leader is newer than the one followed: metadata never goes back."""
         return leader_epoch > self.leader_epoch
 
     def may_fetch(self) -> bool:
-        """Whether the end of the log is safe to report: the leader takes the fetch offset for flushed."""
+        """Return whether the end of the log may be reported: the leader takes the fetch offset as flushed."""
         return self.flushed_end == self.log_end or not self._flush_counts
 
     def removes_committed(self, offset: int) -> bool:
-        """Whether a truncation to `offset` removes records that are known to be committed."""
+        """Return whether a truncation to `offset` removes records that are known to be committed."""
         return offset < self.high_watermark
 
     def continues_log(self, end_offset: int, last_epoch: int) -> bool:
-        """Whether fetched records end behind this log and were written by no later leader than ours."""
+        """Return whether fetched records end behind this log and were written by no later leader."""
         return end_offset > self.log_end and self._epochs.latest <= last_epoch <= self.leader_epoch
 
     # Leadership.

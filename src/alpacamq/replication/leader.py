@@ -198,29 +198,29 @@ class PartitionLeader:
     # Rules. Each is one predicate.
 
     def holds_all_committed(self, follower: _Follower) -> bool:
-        """A replica may join the ISR once it holds all that any leader, this or a former one, committed.
+        """Return whether a replica holds all that this leader and former ones committed.
 
         The watermark is not enough: a new leader's may lag behind its predecessor's, but its log does not.
         """
         return follower.end_offset >= self.high_watermark and follower.end_offset >= self.epoch_start
 
     def is_current_incarnation(self, follower: _Follower) -> bool:
-        """A replica may join the ISR only as the running, unfenced process that the fetch came from."""
+        """Return whether a replica is the running, unfenced process that the fetch came from."""
         return (
             self._brokers.epochs.get(follower.broker_id) == follower.broker_epoch
             and follower.broker_id in self._brokers.joinable
         )
 
     def may_join(self, follower: _Follower) -> bool:
-        """Whether to propose a replica that is not in the ISR."""
+        """Return whether to propose a replica that is not in the ISR."""
         return self.holds_all_committed(follower) and self.is_current_incarnation(follower)
 
     def is_lagging(self, follower: _Follower, now_ms: int) -> bool:
-        """A member leaves the ISR if it was behind for longer than allowed. Records do not matter."""
+        """Return whether a member was behind for longer than allowed, whatever the number of records."""
         return follower.end_offset != self.log_end and now_ms - follower.caught_up_ms > self._replica_lag_ms
 
     def is_definite(self) -> bool:
-        """Whether a rejection proves that the proposal never takes effect.
+        """Return whether a rejection proves that the proposal never takes effect.
 
         An earlier attempt whose outcome is unknown may still be on its way to the controller, and may find
         there what the rejected one did not.
@@ -228,7 +228,7 @@ class PartitionLeader:
         return self._unknown_attempts == 0
 
     def is_newer(self, state: CommittedState) -> bool:
-        """Whether a committed state of this epoch is newer than the one known: metadata never goes back."""
+        """Return whether a committed state is newer than the known one: metadata never goes back."""
         return state.leader_epoch == self.leader_epoch and state.partition_epoch > self.partition_epoch
 
     @property
@@ -413,7 +413,7 @@ class PartitionLeader:
             )
 
     def is_replicated(self, end_offset: int) -> bool:
-        """Whether acks=all is fulfilled for an append that ended at `end_offset`; false: wait.
+        """Return whether acks=all is fulfilled for an append that ended at `end_offset`; false: wait.
 
         Raises NotEnoughReplicasAfterAppend.
         """

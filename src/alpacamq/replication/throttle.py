@@ -83,7 +83,7 @@ def is_throttled(
     listed: Collection[str],
     place: str,
 ) -> bool:
-    """Whether a limit applies to a replica: it is being added, or listed, and in neither case in sync.
+    """Return whether a limit applies to a replica: it is being added, or listed, and in neither case in sync.
 
     `listed` is the list of the topic that counts, with `place` for this replica: PARTITION:BROKER. For
     a leader's list the broker in it is the leader.

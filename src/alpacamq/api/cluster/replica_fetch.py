@@ -483,10 +483,10 @@ class ReplicaFetches:
                 del self._sessions[connection]
 
     def opened(self, connection: Connection) -> None:
-        """The connection is authenticated already."""
+        """Do nothing: the connection is authenticated already."""
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         self._sessions[connection].received(frame)
 
     def end_turn(self) -> None:
-        """Nothing is staged by fetches."""
+        """Do nothing: fetches stage nothing."""

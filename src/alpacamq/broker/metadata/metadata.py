@@ -99,7 +99,7 @@ Forward = Callable[[BrokerId, Command[Any], int], Awaitable[ControllerReply]]
 
 
 def was_paused(due_ms: int, now_ms: int) -> bool:
-    """Whether a timer fired so late that this process did not run, or its event loop did not."""
+    """Return whether a timer fired so late that this process did not run, or its event loop did not."""
     return now_ms - due_ms > MAX_LATE_MS
 
 

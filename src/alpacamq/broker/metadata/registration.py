@@ -38,7 +38,7 @@ _VERSION = 1
 
 
 def is_clock_wrong(ahead_ms: int) -> bool:
-    """Whether the clock of a machine differs so much from cluster time that it is reported."""
+    """Return whether the clock of a machine differs so much from cluster time that it is reported."""
     return abs(ahead_ms) > MAX_CLOCK_ERROR_MS
 
 

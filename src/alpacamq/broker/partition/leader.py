@@ -368,7 +368,7 @@ class Partition:
         return self._replicated.core.followers(self._replication.now_ms())
 
     def is_throttled(self, follower_id: BrokerId) -> bool:
-        """Whether a limit of the leader applies to a follower: see `replication.throttle`."""
+        """Return whether a limit of the leader applies to a follower: see `replication.throttle`."""
         assert self._replication is not None
         place = f"{self.identity.partition}:{self._replication.node_id}"
         listed = self.config.leader_replication_throttled_replicas

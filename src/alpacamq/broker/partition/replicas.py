@@ -46,7 +46,7 @@ def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
 
 
 def is_stray(name: str, image: ClusterImage, node_id: BrokerId) -> bool:
-    """Whether a directory holds a partition of a deleted topic, or one that was moved to other brokers.
+    """Return whether a directory holds a partition of a deleted topic, or one moved to other brokers.
 
     The image must be newer than the registration of this broker: an older one may not know the topic yet.
     """

@@ -295,7 +295,7 @@ _MAX_SCANS = 2
 
 
 def _is_end_known(partition: Partition) -> bool:
-    """Whether the end of a led partition is that of everything committed, by this leader and former ones."""
+    """Return whether the end of a led partition is the end of everything committed, under any leader."""
     return partition.covers_former_epochs and partition.high_watermark >= partition.log.end_offset
 
 

@@ -94,7 +94,7 @@ def place_of(partition: Partition) -> PartitionId:
 
 
 def covers(partition: Partition, offset: int, *, committed: bool) -> bool:
-    """Whether a replica can serve a read without its leader: it has records at the offset that are committed.
+    """Return whether a replica can serve a read without its leader: it has committed records at the offset.
 
     Not while it is truncated or lacks records: then it is about to become another log.
     """
@@ -654,7 +654,7 @@ def _is_beyond(partition: Partition, offset: int, *, committed: bool) -> bool:
 
 
 def _has_content(found: FetchedPage, offset: int) -> bool:
-    """Whether a page brings its reader on: records, reports of damage, or a later offset."""
+    """Return whether a page brings its reader on: records, reports of damage, or a later offset."""
     page = found.page
     return bool(page.records or page.skipped) or page.next_offset != offset
 

@@ -141,7 +141,7 @@ class LeaderCalls:
         return error.with_traceback(None)
 
     def _may_retry(self, place: PartitionId, error: AlpacaError, retries: Retries) -> bool:
-        """Whether to look for a leader again: there is one to be found, and time left."""
+        """Return whether to look for a leader again: there is one to be found, and time left."""
         return (
             self._peers is not None
             and isinstance(error, RETRIED)

@@ -195,21 +195,21 @@ UNREACHABLE: Final = (PeerUnavailable, UnknownBroker, InconsistentClusterId)
 
 
 def has_not_begun(error: AlpacaError) -> bool:
-    """Whether an attempt has certainly not taken effect, and the next may find a leader."""
+    """Return whether an attempt has certainly not taken effect, and the next may find a leader."""
     if isinstance(error, NotCoordinator):
         return not error.has_begun
     return isinstance(error, (CoordinatorLoading, *UNREACHABLE))
 
 
 def is_outcome_unknown(error: AlpacaError) -> bool:
-    """Whether an attempt may or may not have taken effect."""
+    """Return whether an attempt may or may not have taken effect."""
     if isinstance(error, NotCoordinator):
         return error.has_begun
     return isinstance(error, RequestTimedOut | CoordinatorUnavailable)
 
 
 def may_be_sent_again(request: Request[Any], error: AlpacaError) -> bool:
-    """Whether a request may be sent again after this error without taking effect twice."""
+    """Return whether a request may be sent again after this error without taking effect twice."""
     return has_not_begun(error) or (request.may_be_repeated and is_outcome_unknown(error))
 
 

@@ -71,7 +71,7 @@ Results = list[Placed | AlpacaError]
 
 
 def has_not_begun(error: AlpacaError) -> bool:
-    """Whether a call that failed as a whole has certainly appended nothing, and the next may find a leader.
+    """Return whether a failed call has certainly appended nothing, and the next may find a leader.
 
     Not the error of a batch: a leader that is replaced may have appended it.
     """

@@ -170,7 +170,7 @@ AnyPartition = Partition | RemotePartition
 
 
 def is_only_copy(partition: AnyPartition) -> bool:
-    """Whether damaged records are lost: no other replica has them."""
+    """Return whether damaged records are lost: no other replica has them."""
     if isinstance(partition, RemotePartition):
         return partition.replica_count <= 1
     return len(partition.replicas) <= 1

@@ -91,7 +91,7 @@ class FetchConnection(asyncio.BufferedProtocol):
         self._transport.write(frame)
 
     def waits_since(self) -> float | None:
-        """When the oldest request without a response was sent, by the loop's clock."""
+        """Return when the oldest request without a response was sent, by the loop's clock."""
         return self._sent_at[0] if self._sent_at else None
 
     def close(self, reason: str) -> None:
@@ -469,14 +469,14 @@ class Fetcher:
 
 
 def is_bulk(following: Following, throttle: Throttle) -> bool:
-    """Whether a partition gets a connection apart from those in sync: it has much to fetch, or waits."""
+    """Return whether a partition gets a connection of its own: it has much to fetch, or waits."""
     return following.full_responses >= FULL_RESPONSES or (
         throttle.rate is not None and following.is_throttled
     )
 
 
 def is_same_place(one: FetchPosition, other: FetchPosition) -> bool:
-    """Whether two positions differ in their request only."""
+    """Return whether two positions differ in their request only."""
     return (
         one.offset == other.offset
         and one.leader_epoch == other.leader_epoch
@@ -485,7 +485,7 @@ def is_same_place(one: FetchPosition, other: FetchPosition) -> bool:
 
 
 def is_current(correlation_id: int, sent_in: int) -> bool:
-    """Whether a response can answer a position: not one to a request before the position was sent."""
+    """Return whether a response can answer a position: not one to a request before the position was sent."""
     return (correlation_id - sent_in) & 0x7FFF_FFFF < 1 << 30
 
 

@@ -198,7 +198,7 @@ class Following:
             self.fetcher.retry_at(self, self._resources.now_ms() + FLUSH_RETRY_MS)
 
     def may_rebuild(self) -> bool:
-        """Whether a log that lacks records may be emptied, to be fetched again from the leader.
+        """Return whether a log that lacks records may be emptied, to be fetched again from the leader.
 
         Not while it counts: the controller could elect it. And not while its leader can be about to take it
         into the in-sync set, because of what it had before: it has not fetched since its broker started, or

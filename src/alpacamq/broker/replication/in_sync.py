@@ -202,5 +202,5 @@ class IsrProposals:
 
 
 def is_rejection(failure: Failure | None) -> bool:
-    """Whether a failure proves that the partition epoch was the current one and the proposal refused."""
+    """Return whether a failure proves that the partition epoch was current and the proposal refused."""
     return failure is not None and failure.error == IneligibleReplica.__name__

@@ -140,7 +140,7 @@ class Rebuilt(NamedTuple, Generic[M]):
 
 
 def is_committed(partition: Partition, end_offset: int) -> bool:
-    """Whether everything before an offset survives a change of the leader."""
+    """Return whether everything before an offset survives a change of the leader."""
     return partition.high_watermark >= end_offset
 
 
@@ -527,7 +527,7 @@ class StateMachineHost(Generic[M]):
             self._snapshot.changed(outcome.changes)
 
     def _is_of_current_epoch(self) -> bool:
-        """Whether the machine's records may be appended: no other leader has written since it was loaded."""
+        """Return whether the machine may append records: no other leader has written since it was loaded."""
         return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:

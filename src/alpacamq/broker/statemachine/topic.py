@@ -61,7 +61,7 @@ class HostResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_host_of(host: StateMachineHost[Any], led: Partition | None) -> bool:
-    """Whether a host may go on: no other broker has led its partition since it was started."""
+    """Return whether a host may go on: no other broker has led its partition since it was started."""
     return led is host.partition and led.leader_epoch == host.leader_epoch
 
 

@@ -68,7 +68,7 @@ def trace_ids_of(api: HttpApi, topic: str, partition: int, offset: int) -> list[
 
 
 def trace(api: HttpApi, trace_id: str) -> TraceTimeline:
-    """What happened in a trace."""
+    """Return the events of a trace."""
     try:
         return api.get(["traces", trace_id], TraceTimeline)
     except Problem as problem:

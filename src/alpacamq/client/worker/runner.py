@@ -247,5 +247,5 @@ class TaskRunner:
 
 
 def _ignored(error: SettlementError) -> None:
-    """The settlement of the message will fail as well, and say so."""
+    """Ignore the error: the settlement of the message will fail as well, and say so."""
     log.debug("%s", error)

@@ -141,7 +141,7 @@ _STYLE = Path(__file__).with_name("report.css")
 
 
 def html_report(name: str, stats: AnalyticsResults, now_ms: int) -> str:
-    """The page."""
+    """Return the page."""
     window = format_duration(stats.window_ms)
     body = [
         f"<h1>{escape(name)}</h1>",

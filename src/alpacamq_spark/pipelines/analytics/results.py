@@ -78,7 +78,7 @@ class AnalyticsResults:
     keys: Sequence[KeyShare]
 
     def plain(self) -> Mapping[str, Plain]:
-        """For programs."""
+        """Return the results as values for programs."""
         return {
             "window_ms": self.window_ms,
             "topics": [

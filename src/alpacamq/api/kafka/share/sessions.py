@@ -64,7 +64,7 @@ class ShareSession:
             self.partitions.move_to_end(key)
 
     def departure(self) -> MemberExpired:
-        """The records to release when the session ends: those of other brokers' partitions are not."""
+        """Return the records to release when the session ends: those of other brokers' partitions are not."""
         group, member_id = self.key
         partitions = {topic: tuple(sorted(indexes)) for topic, indexes in self.held.items()}
         topics = tuple(sorted(self.held))
