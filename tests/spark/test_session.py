@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.doctor import examine
 from alpacamq_spark.pipelines.definition import SparkSettings
 from alpacamq_spark.pipelines.sessions import session_for
-from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.session import LEAST_VERSION, NoJava, find_java, prepare_environment, prepare_session
 from tests.brokers import Broker
 
