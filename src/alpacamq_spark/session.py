@@ -1,5 +1,6 @@
 """Creates a Spark session on this machine: finds Java, uses this Python in tasks, logs little."""
 
+import logging
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpacamq.model.errors import AlpacaError
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +108,8 @@ def _wrapped(java: Path, version: int) -> Path:
 
 LOCAL = "local[*]"
 _REMOTE = "sc://"
+_CLASSIC = "pyspark.sql.session"
+_FORMAT = "alpacamq"
 
 _SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
@@ -131,7 +136,42 @@ def spark_session(
         return builder.remote(master).config(map=dict(settings or {})).getOrCreate()
     prepare_environment()
     own = {**_SETTINGS, **(_LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
-    return builder.master(master).config(map=own).getOrCreate()
+    session = builder.master(master).config(map=own).getOrCreate()
+    prepare_session(session)
+    return session
+
+
+# Set by Spark for the process of every stream's source, in one map that all streams of a driver share.
+# Streams replace the values, and tasks set their own.
+_SHARED: Mapping[str, str] = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+
+
+def prepare_session(session: "SparkSession") -> None:
+    """Make it safe to start several streams at once; for sessions that `spark_session` did not create.
+
+    Spark's streams put variables into a map that is not made for several threads. When two start at the
+    same time, it may count more variables than it has, and from then on every read of a topic fails with
+    "Illegal size 5 of collection, expected 6". With the variables in it, streams only replace values.
+    Does nothing through Spark Connect, where the map is out of reach.
+    """
+    java = getattr(session, "_jsparkSession", None) if type(session).__module__ == _CLASSIC else None
+    if java is None:
+        return
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        source = java.sessionState().dataSourceManager().lookupDataSource(_FORMAT)
+        variables = source.dataSourceCls().envVars()
+        for name, value in _SHARED.items():
+            variables.putIfAbsent(name, value)
+    except (Py4JError, PySparkException) as error:
+        log.debug("the session is as it was: %s", error)
 
 
 def prepare_environment() -> None:

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.doctor import examine
 from alpacamq_spark.pipelines.definition import SparkSettings
 from alpacamq_spark.pipelines.sessions import session_for
-from alpacamq_spark.session import LEAST_VERSION, NoJava, find_java, prepare_environment
+from alpacamq_spark.session import LEAST_VERSION, NoJava, find_java, prepare_environment, prepare_session
 from tests.brokers import Broker
+
+from .topics import make_topic, produce
 
 SHUFFLES, ZONE = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
 
@@ -23,6 +26,25 @@ def test_a_pipeline_does_not_stop_the_session_that_was_there(spark: SparkSession
     with session_for("a pipeline", SparkSettings(settings=kept), None) as session:
         assert session.range(3).count() == 3
     assert spark.range(2).count() == 2
+
+
+def test_a_stream_adds_nothing_to_the_variables_that_all_streams_share(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark's map of them breaks when two streams add to it at the same time."""
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = manager.lookupDataSource("alpacamq").dataSourceCls().envVars()
+    for name in [name for name in variables.keySet() if name.startswith("SPARK_")]:
+        variables.remove(name)
+    prepare_session(spark)
+    before = set(variables.keySet())
+    make_topic(cluster, topic)
+    produce(broker, topic, ["a"])
+    reader = spark.readStream.format("alpacamq").option("kafka.bootstrap.servers", broker.address)
+    frame = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert set(variables.keySet()) == before
 
 
 def fake_java(directory: Path, version: str) -> Path:
