@@ -1,12 +1,32 @@
 """Several nodes in place of the broker of a test."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from .brokers import Broker
+from .brokers import Broker, Output
 from .integration.nodes import Nodes
+from .waiting import eventually
+
+
+class Logs(Output):
+    """The logs of all nodes."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
+        return re.search(pattern, self.text())
+
+    def wait_for(self, pattern: str | re.Pattern[str], *, within_s: float) -> re.Match[str]:
+        found = eventually(lambda: self.find(pattern), within_s=within_s, what=str(pattern))
+        assert found is not None
+        return found
+
+    def text(self) -> str:
+        return "\n".join(node.log.read_text() for node in self._nodes if node.log.exists())
 
 
 class BrokerCluster(Broker):
@@ -24,6 +44,10 @@ class BrokerCluster(Broker):
         self.kafka = self._nodes.kafka
         self.http_address = self._nodes.by_id[nodes].http
         self.sqs_address = self._nodes.by_id[max(nodes - 1, 1)].sqs
+
+    @property
+    def errors(self) -> Output:
+        return Logs(self._nodes)
 
     @property
     def by_id(self) -> Mapping[int, str]:
@@ -53,6 +77,12 @@ class BrokerCluster(Broker):
     def wait_until_ready(self) -> None:
         for node in self._nodes:
             node.wait_until_ready(self._ready[node.id] + 1)
+        self._find_addresses()
+
+    def _find_addresses(self) -> None:
+        """Note the addresses that the first node has since its last start."""
+        ready = self._nodes.by_id[1].events("ready")[-1]
+        self.registry_address, self.grpc_address = ready["registry"], ready["grpc"]
 
     def stop(self) -> None:
         for node in self._nodes:
@@ -86,6 +116,7 @@ class BrokerCluster(Broker):
         self._ready[number] = len(node.events("ready"))
         node.start()
         node.wait_until_ready(self._ready[number] + 1)
+        self._find_addresses()
 
 
 def make_broker(directory: Path, nodes: int, **options: str) -> Broker:

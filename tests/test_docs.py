@@ -212,8 +212,14 @@ def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     with running_nodes(tmp_path / "nodes") as nodes:
         http = ",".join(node.http for node in nodes)
-        addresses = {KAFKA: nodes.kafka, HTTP: http, SQS: "unused", REGISTRY: "unused", GRPC: "unused"}
-        run_examples_at(CLUSTER, {"alpacactl"}, addresses, tmp_path)
+        addresses = {
+            KAFKA: nodes.kafka,
+            HTTP: http,
+            SQS: nodes.by_id[2].sqs,
+            REGISTRY: "unused",
+            GRPC: "unused",
+        }
+        run_examples_at(CLUSTER, {"alpacactl", "python"}, addresses, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -74,6 +74,8 @@ def test_nodes_on_one_rack_are_warned_about() -> None:
         cluster.start(broker, rack="host")
     (warning,) = warnings(cluster.image)
     assert "2 nodes are on rack 'host'" in warning
+    assert warnings(cluster.image, 1)
+    assert not warnings(cluster.image, 2), "the configuration asks for replicas"
     cluster.start(3, rack="other")
     assert not warnings(cluster.image)
     cluster.ask(DrainBroker(broker_id=BrokerId(3)))

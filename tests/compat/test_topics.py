@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker_cluster import make_broker
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 from .aio import AioKafka
 from .client import Admin, Client, Record, Refused
@@ -22,13 +23,27 @@ INVALID_REPLICATION = 38
 INVALID_CONFIG = 40
 
 
+def partition_count(admin: Admin, topic: str) -> int:
+    """Return the partitions of a topic, once the node that the client asks has heard of it."""
+
+    def count() -> int:
+        try:
+            return admin.partition_count(topic)
+        except Refused as refusal:
+            if refusal.code != UNKNOWN_TOPIC:
+                raise
+            return 0
+
+    return eventually(count)
+
+
 def test_a_created_topic_has_its_partitions_and_settings(admin: Admin, topic: str) -> None:
     admin.create_topic(
         topic, partitions=5, settings={"retention.ms": "86400000", "cleanup.policy": "compact"}
     )
 
     assert topic in admin.topics()
-    assert admin.partition_count(topic) == 5
+    assert partition_count(admin, topic) == 5
     settings = admin.settings(topic)
     assert settings["retention.ms"] == "86400000"
     assert settings["cleanup.policy"] == "compact"
@@ -40,7 +55,7 @@ def test_a_topic_without_a_partition_count_gets_the_brokers_default(admin: Admin
         pytest.skip("aiokafka requires a number")
     admin.create_topic(topic, partitions=-1, replication=-1)
 
-    assert admin.partition_count(topic) == 3
+    assert partition_count(admin, topic) == 3
 
 
 def test_the_longest_topic_name_of_kafka_is_accepted(admin: Admin) -> None:

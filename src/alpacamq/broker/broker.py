@@ -469,7 +469,9 @@ class Broker:
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.history = RemoteHistory(self.sampler.history, others)
-        self.cluster_status = ClusterStatus(metadata, self.replication, peers, settings.node_id)
+        self.cluster_status = ClusterStatus(
+            metadata, self.replication, peers, settings.node_id, settings.controller.replication_factor
+        )
         if self.member is not None and shards is not None:
             for served in (
                 self.reads,

@@ -450,6 +450,14 @@ class Topics:
         """Return once this broker has applied the metadata up to an index of their log."""
         await self._metadata.wait_until_applied(index)
 
+    async def learn(self, names: Iterable[str]) -> None:
+        """Catch up with the cluster if a topic is unknown: it may have been created through another node.
+
+        Raises NotController, RequestTimedOut.
+        """
+        if self._metadata.may_be_behind and any(name not in self.image.topics for name in names):
+            await self._metadata.catch_up()
+
     async def catch_up(self) -> None:
         """Return once the image has everything that was decided before this call.
 

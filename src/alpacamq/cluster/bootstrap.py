@@ -295,10 +295,14 @@ def founding_problems(own: Hello, answers: Sequence[Answer]) -> list[Problem]:
             problems.append(Problem(obstacle, _other_proposal(node_id, other.state.proposal)))
     expected = set(candidates.node_ids)
     if expected:
-        problems += [
-            Problem(Obstacle.SILENT, f"node {node_id} was not asked, or another node answered at its address")
-            for node_id in sorted(expected - answered)
-        ]
+        missing = sorted(expected - answered)
+        if len(missing) > sum(answer.hello is None for answer in answers):
+            problems += [
+                Problem(
+                    Obstacle.SILENT, f"node {node_id} was not asked, or another node answered at its address"
+                )
+                for node_id in missing
+            ]
         problems += [
             Problem(Obstacle.OTHER_LIST, f"node {node_id} answers but is not in the list of nodes")
             for node_id in sorted(answered - expected)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from .image import ClusterImage
 from .partition_state import PartitionState, min_isr
 from .placement import default_replication_factor
+from .topics import BY_DEFAULT
 
 
 @dataclass(slots=True)
@@ -71,11 +72,14 @@ def is_below_min_isr(state: PartitionState, configured: int | None) -> bool:
     return len(state.isr) < min_isr(configured, state.replication_factor)
 
 
-def warnings(image: ClusterImage) -> list[str]:
-    """Return what an operator should change although everything works."""
+def warnings(image: ClusterImage, replication_factor: int = BY_DEFAULT) -> list[str]:
+    """Return what an operator should change although everything works.
+
+    `replication_factor` is the configured one of topics that do not say.
+    """
     found = []
     staying = [broker for broker in image.brokers.values() if not broker.is_leaving]
-    factor = default_replication_factor(image)
+    factor = default_replication_factor(image) if replication_factor == BY_DEFAULT else replication_factor
     racks = {broker.rack for broker in staying}
     if len(staying) > 1 and factor == 1 and len(racks) == 1:
         found.append(

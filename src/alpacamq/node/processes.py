@@ -1,7 +1,8 @@
 """`alpacamq serve --processes N`: a cluster of several broker processes on this machine.
 
 Each process has its own id, data directory and ports, counted from those of the configuration. The first
-three vote on the metadata. This process starts them, reports when one ends, and stops them all at a signal.
+three vote on the metadata. This process starts them, starts one again that has failed, and stops them all at
+a signal.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ PORT_STEP = 10
 READY = b" is ready after "
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+# Long enough to see the others take over, and for one that fails again and again to take little of a core.
+RESTART_SECONDS = 10.0
 
 
 class Process:
@@ -42,6 +45,7 @@ class Process:
         self._count = count
         self._config = config
         self._process: asyncio.subprocess.Process
+        self._is_stopped = asyncio.Event()
         self.is_ready = asyncio.Event()
         self.last_lines: list[str] = []
 
@@ -101,8 +105,22 @@ class Process:
             tasks.create_task(self._pass_on(self._process.stderr))
         return await self._process.wait()
 
+    async def run_again(self, options: Sequence[str]) -> int:
+        """Start the process again after a while, unless it is to stop; return its exit code."""
+        try:
+            async with asyncio.timeout(RESTART_SECONDS):
+                await self._is_stopped.wait()
+            return 0
+        except TimeoutError:
+            self.is_ready.clear()
+        await self.start(options)
+        if self._is_stopped.is_set():
+            self.stop()
+        return await self.run()
+
     def stop(self) -> None:
         """Ask the process to stop."""
+        self._is_stopped.set()
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -152,8 +170,15 @@ async def serve_processes(config: NodeConfig, count: int, options: Sequence[str]
             await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in running if task.done()]:
                 process = running.pop(task)
-                if not stop.is_set():
-                    print(f"Node {process.id} has ended with exit code {task.result()}.", flush=True)
+                if stop.is_set():
+                    continue
+                ended = f"Node {process.id} has ended with exit code {task.result()}"
+                # One that was asked to stop, or cannot start, would only do so again.
+                if task.result() != 0 and process.is_ready.is_set():
+                    print(f"{ended}; it starts again in {RESTART_SECONDS:.0f} s.", flush=True)
+                    running[asyncio.create_task(process.run_again(options))] = process
+                else:
+                    print(f"{ended}.", flush=True)
         stopping.cancel()
         return 0 if stop.is_set() else 1
     finally:
@@ -202,7 +227,10 @@ def _announce(config: NodeConfig, processes: Sequence[Process], started_at: floa
     print(f"\n  data    {config.node.data_dir.absolute()}\n\nTry:")
     print(f"  echo hello | {alpacactl} --broker {processes[0].kafka} produce greetings")
     print(f"  {alpacactl} --broker {processes[-1].kafka} consume greetings --exit")
-    print(f"  kill -9 {processes[0].pid}    # the others take over")
+    any_node = ",".join(str(process.http) for process in processes)
+    print(f"  {alpacactl} --http {any_node} cluster status")
+    pause = f"{RESTART_SECONDS:.0f} s"
+    print(f"  kill -9 {processes[0].pid}    # the others take over, and it starts again after {pause}")
     print("\nCtrl-C stops all of them.", flush=True)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from alpacamq.api.kafka.brokers import preferred_replica
-from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.connection import Listener
 from alpacamq.api.kafka.handlers.configs import Resource, Source
-from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker
 from alpacamq.cluster.brokers import Endpoint
 from alpacamq.cluster.commands import AlterPartitions, Heartbeat, IsrMember, IsrProposal, RegisterBroker
@@ -26,7 +22,6 @@ from alpacamq.model.errors import GroupIdNotFound, NotCoordinator
 from alpacamq.model.ids import BrokerId, TopicName
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import OFFSETS_TOPIC
-from alpacamq.node.config import KafkaConfig
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.cluster import DescribeClusterRequest
 from alpacamq.protocol.messages.configs import (
@@ -73,6 +68,7 @@ from alpacamq.protocol.notation import Message
 from tests.broker.open_brokers import running
 from tests.broker.replication.nodes import until
 
+from .served import served
 from .wire import Wire
 
 TOPIC, BROKER = Resource.TOPIC, Resource.BROKER
@@ -151,26 +147,10 @@ class Cluster:
         return self.broker.topics.image.topic(topic).id
 
 
-@asynccontextmanager
-async def served(path: Path) -> AsyncIterator[Cluster]:
-    async with running(path) as broker:
-        listener = Listener("127.0.0.1", 0, KafkaConfig())
-        host, port = listener.bind()
-        requests = KafkaRequests(Backend(broker=broker, host=host, port=port))
-        serving = asyncio.create_task(listener.run(requests))
-        await listener.listening.wait()
-        wire = await asyncio.to_thread(Wire, (host, port))
-        try:
-            yield Cluster(broker, wire, (host, port))
-        finally:
-            wire.close()
-            serving.cancel()
-            await asyncio.wait([serving])
-
-
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with served(tmp_path) as cluster:
+    async with running(tmp_path) as broker, served(broker) as (wire, address):
+        cluster = Cluster(broker, wire, address)
         await cluster.register(SECOND)
         await cluster.register(THIRD)
         yield cluster

@@ -184,9 +184,7 @@ class Call(Generic[Q, R]):
 
     async def learn_topic(self, topic: str) -> None:
         """Catch up with the cluster if a topic (stored name) is unknown: another node may have created it."""
-        metadata = self.backend.broker.metadata
-        if topic not in metadata.image.topics and metadata.may_be_behind:
-            await metadata.catch_up()
+        await self.backend.broker.topics.learn([topic])
 
     # Rights and quotas.
 

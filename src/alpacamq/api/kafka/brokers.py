@@ -1,6 +1,7 @@
 """The brokers and partition leaders of the cluster, as Kafka clients see them."""
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from alpacamq.cluster.image import ClusterImage
@@ -21,6 +22,15 @@ class BrokerNode(NamedTuple):
     port: int
     rack: str | None = None
     is_fenced: bool = False
+
+
+async def learn_topics(backend: Backend, names: Iterable[str]) -> None:
+    """Catch up with the cluster if a topic is unknown, as a controller would know it that gets the request.
+
+    If that fails the topic stays unknown; clients try again after UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    with suppress(AlpacaError):
+        await backend.broker.topics.learn(names)
 
 
 def node_in(image: ClusterImage, broker_id: int, listener: str) -> BrokerNode | None:

@@ -78,6 +78,8 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
 
     image: ClusterImage
     summary: Summary
+    # What an operator should change although everything works.
+    warnings: list[str]
     quorum: QuorumStatus | None
     reports: Mapping[int, NodeReport]
     # Why nodes did not report.
@@ -103,13 +105,19 @@ class ClusterStatus:
     """Describes the cluster, and this node to others."""
 
     def __init__(
-        self, metadata: Metadata, replication: Replication, peers: Peers | None, node_id: BrokerId
+        self,
+        metadata: Metadata,
+        replication: Replication,
+        peers: Peers | None,
+        node_id: BrokerId,
+        replication_factor: int,
     ) -> None:
-        """`peers` is None for a node without others."""
+        """`peers` is None for a node without others; `replication_factor` is the configured one."""
         self._metadata = metadata
         self._replication = replication
         self._peers = peers
         self._node_id = node_id
+        self._replication_factor = replication_factor
         self._warned: list[str] = []
         metadata.subscribe(self._image_changed)
 
@@ -127,6 +135,7 @@ class ClusterStatus:
         return ClusterReport(
             image=self._metadata.image,
             summary=await count_partitions(self._metadata.image),
+            warnings=warnings(self._metadata.image, self._replication_factor),
             quorum=quorum,
             reports={int(each.node_id): each for each in found if isinstance(each, NodeReport)},
             failures={int(node_id): str(each) for node_id, each in failures if isinstance(each, AlpacaError)},
@@ -135,7 +144,7 @@ class ClusterStatus:
     def _image_changed(self, delta: Delta) -> None:
         """As controller, log what an operator should change."""
         if delta.brokers and self._metadata.is_controller:
-            found = warnings(self._metadata.image)
+            found = warnings(self._metadata.image, self._replication_factor)
             for text in found:
                 if text not in self._warned:
                     log.warning("cluster_warning", reason=text)

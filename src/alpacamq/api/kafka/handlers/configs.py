@@ -1,10 +1,11 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Any, Protocol
 
+from alpacamq.api.kafka.brokers import learn_topics
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.broker_config import (
@@ -125,6 +126,7 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     results = []
     seen: set[tuple[int, str]] = set()
+    await _learn_topics(backend, request.resources)
     for resource in request.resources:
         await call.pause()
         if (resource.resource_type, resource.resource_name) not in seen:
@@ -136,6 +138,7 @@ async def describe_configs(
 
 async def alter_configs(backend: Backend, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     responses = []
+    await _learn_topics(backend, request.resources)
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
@@ -151,6 +154,7 @@ async def incremental_alter_configs(
     backend: Backend, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     responses = []
+    await _learn_topics(backend, request.resources)
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
@@ -190,6 +194,15 @@ async def list_config_resources(
         await call.pause()
         resources.append(ConfigResource(resource_name=name, resource_type=kind))
     return ListConfigResourcesResponse(config_resources=resources)
+
+
+async def _learn_topics(
+    backend: Backend,
+    resources: Iterable[DescribeConfigsResource | AlterConfigsResource | IncrementalAlterConfigsResource],
+) -> None:
+    await learn_topics(
+        backend, (each.resource_name for each in resources if each.resource_type == Resource.TOPIC)
+    )
 
 
 async def _result(

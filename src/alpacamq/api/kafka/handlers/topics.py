@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from alpacamq.api.kafka.brokers import learn_topics
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.operations import may_create, not_allowed
@@ -106,6 +107,8 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
     wanted: Iterable[DeleteTopicState] = request.topics
     if not request.topics:
         wanted = (DeleteTopicState(name=name) for name in request.topic_names)
+    named = (each.name for each in request.topics if each.name is not None)
+    await learn_topics(backend, [*request.topic_names, *named])
     throttle_ms = 0
 
     async def delete(entry: DeleteTopicState) -> DeletableTopicResult:
@@ -142,6 +145,7 @@ async def create_partitions(
     mutations = None if request.validate_only else call.mutations
     throttle_ms = 0
     results = []
+    await learn_topics(backend, (entry.name for entry in request.topics))
     for entry in request.topics:
         await call.pause()
         try:

@@ -33,7 +33,7 @@ from alpacamq.cluster.commands import (
 )
 from alpacamq.cluster.image import VERSION_FEATURE, ClusterImage
 from alpacamq.cluster.partition_state import PartitionState
-from alpacamq.cluster.summary import is_below_min_isr, is_missing_replicas, warnings
+from alpacamq.cluster.summary import is_below_min_isr, is_missing_replicas
 from alpacamq.cluster.topics import configured_min_isr
 from alpacamq.model.errors import (
     FeatureUpdateFailed,
@@ -172,7 +172,7 @@ async def status(call: Call[Nothing, Nothing]) -> wire.ClusterStatus:
         throttle=_throttle_of_all(found.image),
         links=_links(broker),
         features=dict(found.image.features),
-        warnings=warnings(found.image),
+        warnings=found.warnings,
     )
 
 
