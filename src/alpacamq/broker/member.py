@@ -150,7 +150,7 @@ class Member:
             SnapshotChunk: self.network.on_chunk,
         }
         self._metadata: Metadata | None = None
-        # Of nodes that are neither listed nor registered, as they say themselves.
+        # Of nodes that look for the controller, as they say themselves.
         self._learned: dict[BrokerId, Address] = {}
         # Called when the node has its cluster id: connections from before are opened again with it.
         self.identity_changed: Callable[[], None] = lambda: None
@@ -224,11 +224,15 @@ class Member:
             self._update_addresses(self._metadata.image)
 
     def _update_addresses(self, image: ClusterImage) -> None:
-        """Use the addresses that brokers have registered, and the configured ones of those that have not."""
+        """Use the addresses that brokers have registered, and the configured ones of those that have not.
+
+        A fenced broker may have moved: it cannot register its address before the controller reaches it there.
+        """
         addresses = dict(self._learned)
         addresses |= {node.id: node.address for node in self._settings.nodes}
         for broker in image.brokers.values():
-            if (endpoint := broker.endpoint(CLUSTER_LISTENER)) is not None:
+            has_moved = broker.is_fenced and broker.id in self._learned
+            if (endpoint := broker.endpoint(CLUSTER_LISTENER)) is not None and not has_moved:
                 addresses[broker.id] = Address(endpoint.host, endpoint.port)
         self.peers.update(addresses)
 

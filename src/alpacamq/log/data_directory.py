@@ -8,6 +8,8 @@ metadata/     vote, broker epoch and snapshots of the cluster's metadata
 snapshots/    one directory per shard of a state machine
 damaged/      files set aside by repairs
 repair        journal of a repair that has not finished
+restoring     exists while a backup is being restored into the directory
+backup/       links to the files of a backup that is being copied
 .probe        written and removed to test whether a full disk has space again
 """
 
@@ -50,6 +52,10 @@ SNAPSHOTS = "snapshots"
 TRACES = "traces"
 DAMAGED = "damaged"
 JOURNAL = "repair"
+RESTORING = "restoring"
+BACKUP = "backup"
+# The boot id of a restored directory: what was not flushed when it was copied may be missing.
+RESTORED = b"restored\n"
 PROBE = ".probe"
 MAX_IDENTITY_BYTES = 16 << 10
 # Directories of format 1 have no id; theirs is derived, so that it is the same before and after it is stored.
@@ -128,11 +134,11 @@ class DataDirectory:
         assert directory_id is not None, "identities of format 1 are converted when they are read"
         return directory_id
 
-    def open(self, *, founds_cluster: bool = True) -> None:
+    def open(self, *, founds_cluster: bool = True, is_restoring: bool = False) -> None:
         """Create what is missing, take the lock, and remove what interrupted deletions left.
 
         A new directory founds a cluster of one voter, unless `founds_cluster` is False: then it belongs to
-        none until `found` or `join`.
+        none until `found` or `join`. With `is_restoring` the caller is the restore of a backup into it.
         """
         try:
             self._make(self.path)
@@ -142,6 +148,11 @@ class DataDirectory:
                     raise StorageFailed(
                         f"{self.path / JOURNAL}: a repair was interrupted; finish it with "
                         f"`alpacamq repair --execute --data-dir {self.path}`"
+                    )
+                if RESTORING in self._disk.names(self.path) and not is_restoring:
+                    raise StorageFailed(
+                        f"{self.path / RESTORING}: a restore into this directory was interrupted; delete the "
+                        "directory and restore again"
                     )
                 self._identity = self._read_identity() or self._write_identity(founds_cluster=founds_cluster)
                 self._make(self.partitions)
@@ -331,7 +342,7 @@ class DataDirectory:
         return f"see what can be done with `alpacamq repair --data-dir {self.path}`"
 
     def _tidy(self) -> None:
-        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, METADATA, SNAPSHOTS, TRACES, DAMAGED}
+        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, METADATA, SNAPSHOTS, TRACES, DAMAGED, BACKUP}
         for name in self._disk.names(self.path):
             if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY, PROBE):
                 self._disk.remove(self.path / name)

@@ -1,7 +1,8 @@
 """The `alpacamq` command.
 
-`serve` runs the broker, `config` prints every option, `format` prepares a data directory for a cluster,
-`verify` checks stored data, `repair` repairs it, `worker` runs an application of the Python client.
+`serve` runs the broker, `health` asks whether it serves, `config` prints every option, `format` prepares a
+data directory for a cluster, `verify` checks stored data, `repair` repairs it, `backup` copies it and
+`restore` makes a data directory of the copy, `worker` runs an application of the Python client.
 Modules of a command are imported when it runs, so that `--help` is fast.
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.version import VERSION
 
+# Of files of a backup, which contain messages and the hashes of passwords.
+_PRIVATE = 0o077
 SUMMARY = "Durable message broker: one log, read as a log or as a queue."
 # Options of the command line and the configuration keys they set.
 OVERRIDES = {
@@ -37,10 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = {
             "serve": _serve,
+            "health": _health,
             "config": _config,
             "format": _format,
             "verify": _verify,
             "repair": _repair,
+            "backup": _backup,
+            "restore": _restore,
             "worker": _worker,
         }[parsed.command]
         return run(parsed)
@@ -79,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="start a cluster of N broker processes on this machine, for more cores or to try one",
+    )
+    health = commands.add_parser("health", help="ask the broker with this configuration whether it serves")
+    health.add_argument("--config", type=Path, metavar="FILE", help="its configuration file")
+    health.add_argument("--http", metavar="HOST:PORT", help="address of its HTTP API")
+    health.add_argument(
+        "--live", action="store_true", help="only whether it responds, not whether it is ready"
     )
     commands.add_parser("config", help="print a configuration file with every option and its default")
     verify = commands.add_parser(
@@ -129,6 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     repair.add_argument("--cluster-id", metavar="ID", help="rebuild identity: the cluster id it had")
     repair.add_argument("--node-id", type=int, metavar="N", help="rebuild identity: node.id, default 1")
     repair.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    backup = commands.add_parser("backup", help="copy the data of a broker, which may be running")
+    backup.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    backup.add_argument("--to", type=Path, metavar="BACKUP", required=True, help="directory to create")
+    backup.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    restore = commands.add_parser("restore", help="make a data directory of a backup")
+    restore.add_argument("--from", dest="backup", type=Path, metavar="BACKUP", required=True, help="a backup")
+    restore.add_argument("--data-dir", type=Path, metavar="DIR", required=True, help="directory to create")
+    restore.add_argument(
+        "--new-cluster",
+        action="store_true",
+        help="found a new cluster, of which this node is the only voter; needed if there were others",
+    )
+    restore.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     worker = commands.add_parser("worker", help="run an application that processes messages of queues")
     worker.add_argument("app", metavar="MODULE:APP", help="an alpacamq.Worker, such as tasks:app")
     worker.add_argument("--processes", type=int, metavar="N", default=1, help="default: 1")
@@ -152,6 +177,7 @@ def _serve(parsed: argparse.Namespace) -> int:
 
     from .config import load
     from .serve import serve
+    from .supervisor import Supervisor
 
     gc.freeze()
     gc.enable()
@@ -165,7 +191,7 @@ def _serve(parsed: argparse.Namespace) -> int:
 
         options = [] if parsed.config is None else ["--config", str(parsed.config)]
         return asyncio.run(serve_processes(config, parsed.processes, options, started_at))
-    uvloop.run(serve(config, started_at))
+    uvloop.run(serve(config, started_at, Supervisor.of(os.environ)))
     return 0
 
 
@@ -219,6 +245,28 @@ def _repair(parsed: argparse.Namespace) -> int:
         node_id=parsed.node_id,
     )
     return repair(request, parsed.output)
+
+
+def _health(parsed: argparse.Namespace) -> int:
+    from .config import load
+    from .health import check_health
+
+    overrides = {} if parsed.http is None else {"http.listen": parsed.http}
+    return check_health(load(parsed.config, os.environ, overrides), is_liveness_enough=parsed.live)
+
+
+def _backup(parsed: argparse.Namespace) -> int:
+    from .backup import back_up
+
+    os.umask(_PRIVATE)
+    return back_up(parsed.data_dir, parsed.to, parsed.output)
+
+
+def _restore(parsed: argparse.Namespace) -> int:
+    from .backup import restore
+
+    os.umask(_PRIVATE)
+    return restore(parsed.backup, parsed.data_dir, parsed.output, founds_cluster=parsed.new_cluster)
 
 
 def _worker(parsed: argparse.Namespace) -> int:

@@ -66,6 +66,7 @@ from .listeners import (
 )
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 from .security import audit_settings, security_settings
+from .supervisor import Supervisor
 
 log = get_logger(__name__)
 
@@ -294,8 +295,9 @@ _TRY = (
 _TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 
-async def serve(config: NodeConfig, started_at: float) -> None:
-    """Run a node until SIGTERM or SIGINT."""
+async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | None = None) -> None:
+    """Run a node until SIGTERM or SIGINT; `supervisor` is told about it."""
+    supervisor = supervisor or Supervisor()
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_collections_short()
     stop = asyncio.Event()
@@ -342,11 +344,16 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             log.error("node_failed", reason=str(failure))
             stop.set()
 
+    def start_step() -> str:
+        step = broker.start_step()
+        return f"{step.doing}: {step.detail}"
+
     try:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients get the progress of recovery; Kafka connections wait in the backlog.
             starting = RecoveryApp(broker.start_step)
             running = [tasks.create_task(api.recover(starting)) for api in http_apis]
+            running.append(tasks.create_task(supervisor.run(start_step)))
             if certificates is not None:
                 running.append(tasks.create_task(certificates.run()))
             try:
@@ -402,7 +409,9 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 # Loaded state is permanent; a full collection of it takes 50 ms.
                 gc.freeze()
                 announce(config, bound, http_apis, grpc, started_at)
+                supervisor.ready()
                 await stop.wait()
+                supervisor.stopping()
                 log.info("stopping")
                 if grpc is not None:
                     # While the broker can still take back the leases of streams.

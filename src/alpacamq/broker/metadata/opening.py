@@ -1,5 +1,7 @@
 """Opens the metadata log of a data directory: as it is, new, of version 0.1, or with a rebuilt identity."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -59,15 +61,42 @@ def open_store(
     return store, recovered
 
 
-def make_sole_voter(path: Path, disk: Disk, clock: Clock, node_id: BrokerId) -> Voters:
+def make_sole_voter(
+    path: Path, disk: Disk, clock: Clock, node_id: BrokerId, *, is_restoring: bool = False
+) -> Voters:
     """Make a stopped node the only voter of its cluster, and return the voters so far. Blocking.
 
     For a cluster that has lost a majority of its voters for good. What only the lost ones had is lost: the
     last changes of the metadata, and with them which replicas are in sync. The log continues at a term that
     the lost voters cannot have reached, and what this node has stored counts as committed.
+    With `is_restoring` the directory is being made of a backup.
     """
+    opened = _stored_metadata(path, disk, clock, node_id, is_restoring=is_restoring)
+    with opened as (directory, store, recovered):
+        former = voters_of(recovered)
+        if not former:
+            raise InvalidVoters(f"{path} has no metadata of a cluster")
+        last = recovered.entries[-1] if recovered.entries else recovered.snapshot
+        term = max(recovered.hard_state.term, last.term) + _TERM_GAP
+        own = (Voter(node_id, directory.directory_id),)
+        entry = Entry(last.index + 1, term, EntryKind.VOTERS, encode_voters(own))
+        store.write(HardState(term), None, [entry])
+        return former
+
+
+def stored_voters(path: Path, disk: Disk, clock: Clock, node_id: BrokerId) -> Voters:
+    """Return the voters that a stopped node knows. Blocking."""
+    with _stored_metadata(path, disk, clock, node_id) as (_, _, recovered):
+        return voters_of(recovered)
+
+
+@contextmanager
+def _stored_metadata(
+    path: Path, disk: Disk, clock: Clock, node_id: BrokerId, *, is_restoring: bool = False
+) -> Iterator[tuple[DataDirectory, MetadataStore, Recovered]]:
+    """Yield the data directory of a stopped node, its metadata log, and what it holds."""
     directory = DataDirectory(path, disk, node_id)
-    directory.open(founds_cluster=False)
+    directory.open(founds_cluster=False, is_restoring=is_restoring)
     try:
         storage = Storage(
             disk=disk,
@@ -79,15 +108,7 @@ def make_sole_voter(path: Path, disk: Disk, clock: Clock, node_id: BrokerId) -> 
         )
         store, recovered = open_store(directory, storage, node_id, is_alone=False)
         try:
-            former = voters_of(recovered)
-            if not former:
-                raise InvalidVoters(f"{path} has no metadata of a cluster")
-            last = recovered.entries[-1] if recovered.entries else recovered.snapshot
-            term = max(recovered.hard_state.term, last.term) + _TERM_GAP
-            own = (Voter(node_id, directory.directory_id),)
-            entry = Entry(last.index + 1, term, EntryKind.VOTERS, encode_voters(own))
-            store.write(HardState(term), None, [entry])
-            return former
+            yield directory, store, recovered
         finally:
             store.close()
     finally:
