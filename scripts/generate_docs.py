@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from error_reference import error_reference
 from grpc_reference import grpc_reference
 from http_reference import http_reference
 
@@ -116,6 +117,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "topic-settings": topic_settings_page,
 }
 PAGES: Mapping[Path, Callable[[], str]] = {
+    DOCS / "reference" / "errors.md": error_reference,
     DOCS / "reference" / "grpc.md": grpc_reference,
     DOCS / "reference" / "http.md": http_reference,
 }
