@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from client_matrix import kafka_clients, other_clients
 from error_reference import error_reference
 from grpc_reference import grpc_reference
 from http_reference import http_reference
@@ -105,10 +106,12 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "grpc-rights": grpc_rights.rights_page,
     "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
+    "kafka-clients": kafka_clients,
     "kafka-rights": rights_page,
     "metrics": metrics_page,
     "lanes": lanes_page,
     "options": options_page,
+    "other-clients": other_clients,
     "queue-states": queue_states_page,
     "registry-rights": registry.rights_page,
     "registry-routes": registry.routes_page,

@@ -471,7 +471,7 @@ def test_named_commands_and_options_exist(page: Path) -> None:
         assert not verb or (noun,) in commands or (noun, verb) in commands, (
             f"{page.name}: alpacactl {noun} {verb}"
         )
-    options = {option.key for option in OPTIONS}
+    options = set(OPTIONS)
     sections = {key.partition(".")[0] for key in options}
     for name in re.findall(r"`([a-z]+\.[a-z_]+_[a-z_]+)(?: = [^`]*)?`", page.read_text()):
         assert name in options or name.partition(".")[0] not in sections, f"{page.name}: {name}"
