@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools hostile pythons hooks lock clean
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -31,6 +31,11 @@ clients: ## Install the JavaScript and Go clients that tests/compat uses if they
 grpctools: ## Install grpcurl and ghz for tests/compat
 	@GOBIN=$(CURDIR)/.venv/gotools go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3
 	@GOBIN=$(CURDIR)/.venv/gotools go install github.com/bojand/ghz/cmd/ghz@v0.93.0
+
+# Each is skipped without its toolchain. They download clients.
+quickstarts: ## Run the quick starts of Java, Go, JavaScript and Rust as their pages show them
+	@scripts/setup dev
+	@$(BIN)/pytest -q -m heavy tests/examples/test_quick_starts.py
 
 # Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
 UNIT := tests/model tests/protocol tests/consensus tests/replication tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "startup",
     "recovery",
     "many_partitions",
+    "command_line",
     "lookup",
     "rebalance",
     "offset_commits",

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from client_matrix import kafka_clients, other_clients
+from error_reference import error_reference
 from grpc_reference import grpc_reference
 from http_reference import http_reference
 
@@ -104,10 +106,12 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "grpc-rights": grpc_rights.rights_page,
     "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
+    "kafka-clients": kafka_clients,
     "kafka-rights": rights_page,
     "metrics": metrics_page,
     "lanes": lanes_page,
     "options": options_page,
+    "other-clients": other_clients,
     "queue-states": queue_states_page,
     "registry-rights": registry.rights_page,
     "registry-routes": registry.routes_page,
@@ -116,6 +120,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "topic-settings": topic_settings_page,
 }
 PAGES: Mapping[Path, Callable[[], str]] = {
+    DOCS / "reference" / "errors.md": error_reference,
     DOCS / "reference" / "grpc.md": grpc_reference,
     DOCS / "reference" / "http.md": http_reference,
 }

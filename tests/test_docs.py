@@ -1,5 +1,6 @@
 """Tests of the documentation: examples run, links resolve, generated parts are current."""
 
+import importlib
 import os
 import re
 import shlex
@@ -15,8 +16,10 @@ import httpx
 import pytest
 from benchmarks import page as benchmarks_page
 
+from alpacamq.cli.reference import all_commands
+from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.topics import SETTINGS
-from alpacamq.node.config import load
+from alpacamq.node.config import OPTIONS, load
 
 from . import tokens
 from .brokers import Broker
@@ -61,6 +64,11 @@ ELSEWHERE: Mapping[str, str] = {
     "kafka-configs.sh ": "tests/compat/test_broker_settings.py",
     "spark-pipelines run ": "tests/spark/test_pipeline_commands.py",
     "alpacamq serve ": "every test here starts the broker like this",
+    "mvn ": "tests/examples/test_quick_starts.py",
+    "go ": "tests/examples/test_quick_starts.py",
+    "npm ": "tests/examples/test_quick_starts.py",
+    "node ": "tests/examples/test_quick_starts.py",
+    "cargo ": "tests/examples/test_quick_starts.py",
     "openssl rand ": "tests here write a password of their own",
     "chmod 600 ": "as above",
 }
@@ -186,8 +194,34 @@ def test_python_examples_print_the_documented_output(
     run_examples(page, {"python"}, broker, tmp_path)
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-@pytest.mark.parametrize("page", pages_with("kcat"), ids=lambda page: page.stem)
+NEEDS_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+
+
+@NEEDS_KCAT
+def test_readme_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run together: the first program receives what kcat has written."""
+    broker = new_broker()
+    broker.start()
+    run_examples(README, {"kcat", "curl", "python"}, broker, tmp_path)
+
+
+@NEEDS_KCAT
+def test_the_picture_of_the_readme_shows_what_its_commands_print(tmp_path: Path) -> None:
+    picture = tmp_path / "first-message.svg"
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "record_terminal.py", "--output", picture],
+        check=True,
+        timeout=EXAMPLE_S,
+    )
+    ready = re.compile(r"ready after [\d.]+ s")
+    committed = (DOCS / "images" / "first-message.svg").read_text()
+    assert ready.sub("", picture.read_text()) == ready.sub("", committed), "run scripts/record_terminal.py"
+
+
+@NEEDS_KCAT
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("kcat") if page != README], ids=lambda page: page.stem
+)
 def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
@@ -225,7 +259,7 @@ def test_cluster_examples_print_the_documented_output(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages_with("curl") if page not in [*pages_with("alpacactl"), SECURITY]],
+    [page for page in pages_with("curl") if page not in [*pages_with("alpacactl"), SECURITY, README]],
     ids=lambda page: page.stem,
 )
 def test_curl_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
@@ -271,12 +305,13 @@ def test_token_examples_print_the_documented_output(new_broker: NewBroker, tmp_p
     run_examples(TOKENS, {"alpacactl", "curl", "python"}, broker, tmp_path)
 
 
+@NEEDS_KCAT
 @pytest.mark.heavy
 def test_the_five_minute_start_prints_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
     """Run the README, then the whole start page, including Spark, on one broker."""
     broker = new_broker("data")
     broker.start()
-    run_examples(README, {"curl", "python"}, broker, tmp_path)
+    run_examples(README, {"kcat", "curl", "python"}, broker, tmp_path)
     told = [example.tool for example in examples(START)]
     assert {"alpacactl", "curl", "spark"} <= set(told)
     run_examples(START, set(told), broker, tmp_path)
@@ -330,6 +365,12 @@ def test_every_code_block_has_a_language(page: Path) -> None:
         "json",
         "properties",
         "yaml",
+        # Files of quick starts.
+        "xml",
+        "java",
+        "go",
+        "js",
+        "rust",
         "",
     }
     assert set(fences[1::2]) <= {""}
@@ -406,6 +447,40 @@ def test_benchmark_tables_match_the_results(page: Path) -> None:
 def test_a_benchmark_without_results_says_so() -> None:
     page = "<!-- results: never_asked -->\n<!-- end -->"
     assert "Not measured yet" in benchmarks_page.current(page)
+
+
+def test_an_error_without_a_cause_or_remedy_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    reference = importlib.import_module("error_reference")
+    reference.check_texts()
+
+    class NewError(AlpacaError):
+        """A test adds it."""
+
+    class Unexplained(UnknownTopic):
+        pass
+
+    monkeypatch.setattr(reference.rest, "CODES", {**reference.rest.CODES, NewError: 400})
+    with pytest.raises(reference.MissingText, match="without a remedy in error_reference: NewError"):
+        reference.check_texts()
+    with pytest.raises(reference.MissingText, match="Unexplained has no docstring"):
+        reference.cause_of(Unexplained)
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_commands_and_options_exist(page: Path) -> None:
+    """Of text like `alpacactl topics list` and `log.segment_bytes`."""
+    commands = {command.words for command in all_commands()}
+    nouns = {words[0] for words in commands}
+    for noun, verb in re.findall(r"`alpacactl ([a-z]+)(?: ([a-z-]+)\b)?", page.read_text()):
+        assert noun in nouns, f"{page.name}: alpacactl {noun}"
+        assert not verb or (noun,) in commands or (noun, verb) in commands, (
+            f"{page.name}: alpacactl {noun} {verb}"
+        )
+    options = set(OPTIONS)
+    sections = {key.partition(".")[0] for key in options}
+    for name in re.findall(r"`([a-z]+\.[a-z_]+_[a-z_]+)(?: = [^`]*)?`", page.read_text()):
+        assert name in options or name.partition(".")[0] not in sections, f"{page.name}: {name}"
 
 
 def test_every_queue_setting_is_documented_with_its_default() -> None:
