@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,23 @@ _SYNC_FILE_RANGE_NOW = 1 | 2 | 4  # wait before, write, wait after
 _UNMOUNT_S = 20.0
 _PUSHED_AT_ONCE = 12
 
+_CLONE_NEWNS = 0x00020000
+
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _separate_mounts() -> None:
+    """Hide the mounts of this thread, and of what it starts, from the rest of the machine.
+
+    A container that starts elsewhere copies all mounts it sees. Its copy keeps a file system in use after
+    it was unmounted here, so that the next mount would find the one whose power was cut.
+    """
+    if _libc.unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "no mount namespace")
+    _run("mount", "--make-rprivate", "/")
+    # Nodes in network namespaces have copies, too; they follow what is unmounted here.
+    _run("mount", "--make-rshared", "/")
 
 
 class Cut(IntEnum):
@@ -64,6 +81,7 @@ class PowerCutDisk:
     """One file system, mounted under `directory`; it outlives any number of cuts."""
 
     def __init__(self, directory: Path, mount: MountOptions, *, size_mib: int = 512) -> None:
+        _separate_mounts()
         self.path = directory / "mnt"
         self._image = directory / "disk.img"
         self._mount = mount

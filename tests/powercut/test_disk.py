@@ -1,6 +1,7 @@
 """The disk keeps what was synced and loses what was not; what is found with it rests on that."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,29 @@ def test_data_that_was_not_synced_is_gone_after_a_cut(disk: PowerCutDisk, how: C
     assert b"b" not in (disk.path / "grown").read_bytes()
     if (disk.path / "fresh").exists():
         assert b"c" not in (disk.path / "fresh").read_bytes()
+
+
+def test_another_process_with_copies_of_all_mounts_does_not_keep_a_disk_in_use(disk: PowerCutDisk) -> None:
+    """As containers have."""
+    write(disk.path / "kept", b"a", sync=True)
+    sync_directory(disk.path)
+    outside = [
+        "nsenter",
+        f"--mount=/proc/{os.getppid()}/ns/mnt",
+        "unshare",
+        "--mount",
+        "--propagation=private",
+    ]
+    with subprocess.Popen(
+        [*outside, "sh", "-c", "echo started; exec sleep 60"], stdout=subprocess.PIPE
+    ) as copy:
+        try:
+            assert copy.stdout is not None
+            assert copy.stdout.readline() == b"started\n"
+            power_cycle(disk, Cut.NOTHING)
+            assert (disk.path / "kept").read_bytes() == b"a"
+        finally:
+            copy.kill()
 
 
 def test_a_cut_refuses_writes_and_syncs(disk: PowerCutDisk) -> None:
