@@ -471,6 +471,10 @@ class Connection(asyncio.BufferedProtocol):
             self._settle_soon()  # waited for: there may be no turn soon
         return throttle_ms
 
+    def fetch_wait_ms(self) -> int:
+        """Return how long the client has to wait for what has been fetched."""
+        return 0 if self.meter is None else self.meter.fetch_wait_ms()
+
     def _count_time(self, until: float) -> None:
         """Count the time of the turn that was not counted yet."""
         if self.meter is not None:

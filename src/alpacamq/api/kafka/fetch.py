@@ -595,11 +595,10 @@ class FetchRequests:
                 raise InvalidRequest("replicas fetch from the cluster listener")
             by_id = header.api_version >= TOPIC_IDS_FROM
             throttle_ms = 0
-            fetch_limit = None
-            if (meter := connection.meter) is not None and (fetch_limit := meter.limits.fetch) is not None:
+            if (meter := connection.meter) is not None:
                 bucket = meter.fetch_bucket
                 if bucket is None or bucket.level < 0.0:
-                    throttle_ms = fetch_limit.wait_ms()
+                    throttle_ms = meter.fetch_wait_ms()
             if throttle_ms and call.session_epoch == INITIAL_EPOCH:
                 # Without a session: the client repeats the request, and expects no partitions.
                 _answer_throttled(connection, answer, header, NO_SESSION, throttle_ms)
@@ -622,8 +621,8 @@ class FetchRequests:
             session_id = NO_SESSION if session is None else session.id
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
-        if fetch_limit is not None and call.max_bytes > (burst_bytes := fetch_limit.burst_bytes):
-            call = call._replace(max_bytes=burst_bytes)
+        if meter is not None and call.max_bytes > meter.burst_bytes:
+            call = call._replace(max_bytes=meter.burst_bytes)
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:

@@ -7,6 +7,8 @@ operations; the quotas are charged when a credit is used up, or a short time aft
 from math import inf
 
 from alpacamq.broker.quotas import ClientLimits, TrafficLimit
+from alpacamq.model.topics import INT64_MAX
+from alpacamq.security.quotas import TokenBucket
 
 # Credits of small requests end, and quotas are charged, this long after the first one.
 SETTLE_SECONDS = 0.1
@@ -14,6 +16,8 @@ SETTLE_SECONDS = 0.1
 CHARGED_SECONDS = 0.001
 # The most that is taken before it is charged: integers up to here are the fastest.
 _MOST = (1 << 30) - 1
+# What those without a quota use: nothing that has to be waited for.
+_UNLIMITED = TokenBucket(1.0, 1.0, 1.0, 0.0)
 
 
 class Meter:
@@ -24,6 +28,7 @@ class Meter:
         "_read_message_grant",
         "_write_grant",
         "_write_message_grant",
+        "burst_bytes",
         "client_id",
         "epoch",
         "fetch_bucket",
@@ -43,8 +48,10 @@ class Meter:
         # Those of the limits, which are checked with every request.
         self.epoch = limits.epoch
         self.client_id = limits.client_id
-        # The use of the quota of what it reads; None if there is none, or more than one.
-        self.fetch_bucket = None if limits.fetch is None else limits.fetch.only_bucket
+        # What is used of the quota of fetches; None if there are several quotas.
+        self.fetch_bucket = _UNLIMITED if limits.fetch is None else limits.fetch.only_bucket
+        # The bytes that one fetch should not exceed.
+        self.burst_bytes = INT64_MAX if limits.fetch is None else limits.fetch.burst_bytes
         self._write_grant, self._write_message_grant = _grants(limits.produce)
         self._read_grant, self._read_message_grant = _grants(limits.fetch)
         # Bytes and messages that may be written and read before the quotas are charged for them.
@@ -92,7 +99,15 @@ class Meter:
         size = self._read_grant - self.read_credit
         messages = self._read_message_grant - self.read_message_credit
         self.read_credit, self.read_message_credit = self._read_grant, self._read_message_grant
-        return 0 if self.limits.fetch is None else self.limits.fetch.charge(size, messages)
+        if (limit := self.limits.fetch) is None:
+            return 0
+        throttle_ms = limit.charge(size, messages)
+        self.burst_bytes = limit.burst_bytes
+        return throttle_ms
+
+    def fetch_wait_ms(self) -> int:
+        """Return how long the client has to wait for what has been fetched."""
+        return 0 if self.limits.fetch is None else self.limits.fetch.wait_ms()
 
 
 def _grants(limit: TrafficLimit | None) -> tuple[int, int]:

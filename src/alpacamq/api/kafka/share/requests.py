@@ -262,7 +262,7 @@ class ShareRequests:
         taken: list[Taken] = []
         if epoch == FINAL_EPOCH:
             await self._close(session)
-        elif request.max_records > 0 and not (request.is_renew_ack or _fetch_wait_ms(connection)):
+        elif request.max_records > 0 and not (request.is_renew_ack or connection.fetch_wait_ms()):
             taken = await SharedFetch(self._broker, connection.caller, session, request, config, work).run()
         try:
             # The right may have been removed while the fetch waited.
@@ -408,12 +408,6 @@ class ShareRequests:
         for topic, partitions in departure.partitions.items():
             queue = QueueId(departure.group, topic)
             await self._broker.queues.release_consumer(queue, departure.member_id, partitions)
-
-
-def _fetch_wait_ms(connection: "Connection") -> int:
-    """Return how long the client has to wait for records that it has fetched before."""
-    meter = connection.meter
-    return 0 if meter is None or meter.limits.fetch is None else meter.limits.fetch.wait_ms()
 
 
 def _charge(connection: "Connection", taken: Sequence[Taken], work: Work) -> int:
