@@ -26,6 +26,7 @@ BENCHMARKS = (
     "metrics_cost",
     "tracing_cost",
     "security_cost",
+    "quota_cost",
     "security_load",
     "tls_cost",
     "schema_validation",

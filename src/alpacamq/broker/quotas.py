@@ -124,20 +124,20 @@ class TrafficLimit:
     __slots__ = (
         "_all",
         "_burst_bytes",
-        "buckets",
         "burst_bytes",
         "grain_bytes",
         "grain_messages",
         "of_bytes",
         "of_messages",
+        "only_bucket",
     )
 
     def __init__(self, of_bytes: Sequence[Limit], of_messages: Limit | None) -> None:
         self.of_bytes = of_bytes
         self.of_messages = of_messages
         self._all = (*of_bytes,) if of_messages is None else (*of_bytes, of_messages)
-        # A level below 0 has to be waited for.
-        self.buckets = tuple(limit.bucket for limit in self._all)
+        # A level below 0 has to be waited for; None if there are several.
+        self.only_bucket = self._all[0].bucket if len(self._all) == 1 else None
         self._burst_bytes = min((limit.burst for limit in of_bytes), default=INT64_MAX)
         # The bytes that one request should not exceed, at least 1.
         self.burst_bytes = self._burst_bytes if of_messages is None else self._with_messages(of_messages)
@@ -179,14 +179,12 @@ class TrafficLimit:
 class ClientLimits:
     """The quotas of one client; None where it has none."""
 
-    __slots__ = ("_quotas", "client_id", "epoch", "fetch", "mutation", "produce", "request", "user")
+    __slots__ = ("_quotas", "client_id", "epoch", "fetch", "mutation", "produce", "request")
 
     def __init__(self, quotas: "Quotas", user: str, client_id: str | None) -> None:
         self._quotas = quotas
         # It is current as long as that of the quotas is the same.
         self.epoch = quotas.epoch
-        # The name of the principal, with its type.
-        self.user = user
         self.client_id = client_id
         produce, fetch, self.request, self.mutation = (
             quotas.limit(key, user, client_id) for key in CLIENT_KEYS

@@ -9,6 +9,7 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
+import alpacamq.v1.groups_pb2
 import google.api.annotations_pb2
 import google.protobuf.empty_pb2
 import alpacamq.v1.admin_pb2
@@ -62,6 +63,46 @@ class AdminBase(abc.ABC):
 
     @abc.abstractmethod
     async def ClusterPartitions(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.ClusterPartitionsRequest, alpacamq.v1.admin_pb2.ClusterPartitionsResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def DrainNode(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.DrainNodeRequest, alpacamq.v1.admin_pb2.DrainStatus]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def CancelDrain(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.CancelDrainRequest, alpacamq.v1.admin_pb2.DrainStatus]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def RemoveNode(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.RemoveNodeRequest, google.protobuf.empty_pb2.Empty]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ReassignPartitions(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.ReassignPartitionsRequest, alpacamq.v1.admin_pb2.PartitionOutcomes]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def SetReassignmentThrottle(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.ReassignmentThrottle, alpacamq.v1.admin_pb2.ReassignmentThrottle]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ElectLeaders(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.ElectLeadersRequest, alpacamq.v1.admin_pb2.PartitionOutcomes]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def UpgradeCluster(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.UpgradeClusterRequest, alpacamq.v1.admin_pb2.FeatureLevel]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def History(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.HistoryRequest, alpacamq.v1.admin_pb2.HistoryResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def FindMessages(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.FindMessagesRequest, alpacamq.v1.admin_pb2.FindMessagesResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ListPipelines(self, stream: 'grpclib.server.Stream[alpacamq.v1.admin_pb2.ListPipelinesRequest, alpacamq.v1.admin_pb2.ListPipelinesResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -137,6 +178,66 @@ class AdminBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 alpacamq.v1.admin_pb2.ClusterPartitionsRequest,
                 alpacamq.v1.admin_pb2.ClusterPartitionsResponse,
+            ),
+            '/alpacamq.v1.Admin/DrainNode': grpclib.const.Handler(
+                self.DrainNode,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.DrainNodeRequest,
+                alpacamq.v1.admin_pb2.DrainStatus,
+            ),
+            '/alpacamq.v1.Admin/CancelDrain': grpclib.const.Handler(
+                self.CancelDrain,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.CancelDrainRequest,
+                alpacamq.v1.admin_pb2.DrainStatus,
+            ),
+            '/alpacamq.v1.Admin/RemoveNode': grpclib.const.Handler(
+                self.RemoveNode,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.RemoveNodeRequest,
+                google.protobuf.empty_pb2.Empty,
+            ),
+            '/alpacamq.v1.Admin/ReassignPartitions': grpclib.const.Handler(
+                self.ReassignPartitions,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.ReassignPartitionsRequest,
+                alpacamq.v1.admin_pb2.PartitionOutcomes,
+            ),
+            '/alpacamq.v1.Admin/SetReassignmentThrottle': grpclib.const.Handler(
+                self.SetReassignmentThrottle,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.ReassignmentThrottle,
+                alpacamq.v1.admin_pb2.ReassignmentThrottle,
+            ),
+            '/alpacamq.v1.Admin/ElectLeaders': grpclib.const.Handler(
+                self.ElectLeaders,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.ElectLeadersRequest,
+                alpacamq.v1.admin_pb2.PartitionOutcomes,
+            ),
+            '/alpacamq.v1.Admin/UpgradeCluster': grpclib.const.Handler(
+                self.UpgradeCluster,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.UpgradeClusterRequest,
+                alpacamq.v1.admin_pb2.FeatureLevel,
+            ),
+            '/alpacamq.v1.Admin/History': grpclib.const.Handler(
+                self.History,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.HistoryRequest,
+                alpacamq.v1.admin_pb2.HistoryResponse,
+            ),
+            '/alpacamq.v1.Admin/FindMessages': grpclib.const.Handler(
+                self.FindMessages,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.FindMessagesRequest,
+                alpacamq.v1.admin_pb2.FindMessagesResponse,
+            ),
+            '/alpacamq.v1.Admin/ListPipelines': grpclib.const.Handler(
+                self.ListPipelines,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.admin_pb2.ListPipelinesRequest,
+                alpacamq.v1.admin_pb2.ListPipelinesResponse,
             ),
         }
 
@@ -215,4 +316,64 @@ class AdminStub:
             '/alpacamq.v1.Admin/ClusterPartitions',
             alpacamq.v1.admin_pb2.ClusterPartitionsRequest,
             alpacamq.v1.admin_pb2.ClusterPartitionsResponse,
+        )
+        self.DrainNode = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/DrainNode',
+            alpacamq.v1.admin_pb2.DrainNodeRequest,
+            alpacamq.v1.admin_pb2.DrainStatus,
+        )
+        self.CancelDrain = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/CancelDrain',
+            alpacamq.v1.admin_pb2.CancelDrainRequest,
+            alpacamq.v1.admin_pb2.DrainStatus,
+        )
+        self.RemoveNode = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/RemoveNode',
+            alpacamq.v1.admin_pb2.RemoveNodeRequest,
+            google.protobuf.empty_pb2.Empty,
+        )
+        self.ReassignPartitions = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/ReassignPartitions',
+            alpacamq.v1.admin_pb2.ReassignPartitionsRequest,
+            alpacamq.v1.admin_pb2.PartitionOutcomes,
+        )
+        self.SetReassignmentThrottle = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/SetReassignmentThrottle',
+            alpacamq.v1.admin_pb2.ReassignmentThrottle,
+            alpacamq.v1.admin_pb2.ReassignmentThrottle,
+        )
+        self.ElectLeaders = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/ElectLeaders',
+            alpacamq.v1.admin_pb2.ElectLeadersRequest,
+            alpacamq.v1.admin_pb2.PartitionOutcomes,
+        )
+        self.UpgradeCluster = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/UpgradeCluster',
+            alpacamq.v1.admin_pb2.UpgradeClusterRequest,
+            alpacamq.v1.admin_pb2.FeatureLevel,
+        )
+        self.History = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/History',
+            alpacamq.v1.admin_pb2.HistoryRequest,
+            alpacamq.v1.admin_pb2.HistoryResponse,
+        )
+        self.FindMessages = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/FindMessages',
+            alpacamq.v1.admin_pb2.FindMessagesRequest,
+            alpacamq.v1.admin_pb2.FindMessagesResponse,
+        )
+        self.ListPipelines = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Admin/ListPipelines',
+            alpacamq.v1.admin_pb2.ListPipelinesRequest,
+            alpacamq.v1.admin_pb2.ListPipelinesResponse,
         )

@@ -1,12 +1,23 @@
+from alpacamq.v1 import groups_pb2 as _groups_pb2
 from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ElectionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ELECTION_KIND_UNSPECIFIED: _ClassVar[ElectionKind]
+    ELECTION_KIND_PREFERRED: _ClassVar[ElectionKind]
+    ELECTION_KIND_UNCLEAN: _ClassVar[ElectionKind]
+ELECTION_KIND_UNSPECIFIED: ElectionKind
+ELECTION_KIND_PREFERRED: ElectionKind
+ELECTION_KIND_UNCLEAN: ElectionKind
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("prefix", "internal", "after", "limit")
@@ -491,3 +502,247 @@ class ClusterPartition(_message.Message):
     removing: _containers.RepeatedScalarFieldContainer[int]
     states: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., in_sync: _Optional[_Iterable[int]] = ..., eligible: _Optional[_Iterable[int]] = ..., adding: _Optional[_Iterable[int]] = ..., removing: _Optional[_Iterable[int]] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("node", "leaders_only")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    leaders_only: bool
+    def __init__(self, node: _Optional[int] = ..., leaders_only: bool = ...) -> None: ...
+
+class CancelDrainRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    def __init__(self, node: _Optional[int] = ...) -> None: ...
+
+class DrainStatus(_message.Message):
+    __slots__ = ("node_id", "draining", "leaders", "replicas")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    draining: bool
+    leaders: int
+    replicas: int
+    def __init__(self, node_id: _Optional[int] = ..., draining: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ...) -> None: ...
+
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ("node", "force")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    force: bool
+    def __init__(self, node: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class ReassignPartitionsRequest(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[WantedReplicas]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[WantedReplicas, _Mapping]]] = ...) -> None: ...
+
+class WantedReplicas(_message.Message):
+    __slots__ = ("topic", "partition", "replicas")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionOutcomes(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOutcome]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOutcome, _Mapping]]] = ...) -> None: ...
+
+class PartitionOutcome(_message.Message):
+    __slots__ = ("topic", "partition", "leader", "replicas", "error")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    leader: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    error: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ReassignmentThrottle(_message.Message):
+    __slots__ = ("bytes_per_second",)
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: int
+    def __init__(self, bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class ElectLeadersRequest(_message.Message):
+    __slots__ = ("kind", "partitions")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    kind: ElectionKind
+    partitions: _containers.RepeatedCompositeFieldContainer[ElectedPartition]
+    def __init__(self, kind: _Optional[_Union[ElectionKind, str]] = ..., partitions: _Optional[_Iterable[_Union[ElectedPartition, _Mapping]]] = ...) -> None: ...
+
+class ElectedPartition(_message.Message):
+    __slots__ = ("topic", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class UpgradeClusterRequest(_message.Message):
+    __slots__ = ("dry_run",)
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    def __init__(self, dry_run: bool = ...) -> None: ...
+
+class FeatureLevel(_message.Message):
+    __slots__ = ("before", "level", "supported")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    level: int
+    supported: int
+    def __init__(self, before: _Optional[int] = ..., level: _Optional[int] = ..., supported: _Optional[int] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ("topic", "group", "measure", "after", "points")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    measure: str
+    after: str
+    points: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., measure: _Optional[str] = ..., after: _Optional[str] = ..., points: _Optional[int] = ...) -> None: ...
+
+class HistoryResponse(_message.Message):
+    __slots__ = ("interval_ms", "times", "series", "omitted", "missing_nodes")
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_NODES_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    times: _containers.RepeatedScalarFieldContainer[int]
+    series: _containers.RepeatedCompositeFieldContainer[HistorySeries]
+    omitted: int
+    missing_nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, interval_ms: _Optional[int] = ..., times: _Optional[_Iterable[int]] = ..., series: _Optional[_Iterable[_Union[HistorySeries, _Mapping]]] = ..., omitted: _Optional[int] = ..., missing_nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class HistorySeries(_message.Message):
+    __slots__ = ("measure", "topic", "group", "values")
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    measure: str
+    topic: str
+    group: str
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, measure: _Optional[str] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("topic", "key", "filter", "offsets", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: bytes
+    filter: str
+    offsets: str
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[bytes] = ..., filter: _Optional[str] = ..., offsets: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class FindMessagesResponse(_message.Message):
+    __slots__ = ("topic", "messages", "looked_at", "next_offsets", "end_offsets", "skipped")
+    class NextOffsetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class EndOffsetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages: _containers.RepeatedCompositeFieldContainer[_groups_pb2.PeekedMessage]
+    looked_at: int
+    next_offsets: _containers.ScalarMap[str, int]
+    end_offsets: _containers.ScalarMap[str, int]
+    skipped: _containers.RepeatedCompositeFieldContainer[SkippedBatch]
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_groups_pb2.PeekedMessage, _Mapping]]] = ..., looked_at: _Optional[int] = ..., next_offsets: _Optional[_Mapping[str, int]] = ..., end_offsets: _Optional[_Mapping[str, int]] = ..., skipped: _Optional[_Iterable[_Union[SkippedBatch, _Mapping]]] = ...) -> None: ...
+
+class SkippedBatch(_message.Message):
+    __slots__ = ("topic", "partition", "base_offset", "count", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListPipelinesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPipelinesResponse(_message.Message):
+    __slots__ = ("pipelines",)
+    PIPELINES_FIELD_NUMBER: _ClassVar[int]
+    pipelines: _containers.RepeatedCompositeFieldContainer[PipelineReport]
+    def __init__(self, pipelines: _Optional[_Iterable[_Union[PipelineReport, _Mapping]]] = ...) -> None: ...
+
+class PipelineReport(_message.Message):
+    __slots__ = ("name", "kind", "state", "started", "updated", "rows", "rows_per_second", "lag", "batch", "malformed", "error", "silent")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    MALFORMED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    state: str
+    started: int
+    updated: int
+    rows: int
+    rows_per_second: float
+    lag: int
+    batch: int
+    malformed: int
+    error: str
+    silent: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., started: _Optional[int] = ..., updated: _Optional[int] = ..., rows: _Optional[int] = ..., rows_per_second: _Optional[float] = ..., lag: _Optional[int] = ..., batch: _Optional[int] = ..., malformed: _Optional[int] = ..., error: _Optional[str] = ..., silent: bool = ...) -> None: ...

@@ -28,6 +28,10 @@ class TracesBase(abc.ABC):
     async def Get(self, stream: 'grpclib.server.Stream[alpacamq.v1.traces_pb2.GetTraceRequest, alpacamq.v1.traces_pb2.Trace]') -> None:
         pass
 
+    @abc.abstractmethod
+    async def Stats(self, stream: 'grpclib.server.Stream[alpacamq.v1.traces_pb2.TraceStatsRequest, alpacamq.v1.traces_pb2.TraceStatsResponse]') -> None:
+        pass
+
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
         return {
             '/alpacamq.v1.Traces/List': grpclib.const.Handler(
@@ -47,6 +51,12 @@ class TracesBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 alpacamq.v1.traces_pb2.GetTraceRequest,
                 alpacamq.v1.traces_pb2.Trace,
+            ),
+            '/alpacamq.v1.Traces/Stats': grpclib.const.Handler(
+                self.Stats,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                alpacamq.v1.traces_pb2.TraceStatsRequest,
+                alpacamq.v1.traces_pb2.TraceStatsResponse,
             ),
         }
 
@@ -71,4 +81,10 @@ class TracesStub:
             '/alpacamq.v1.Traces/Get',
             alpacamq.v1.traces_pb2.GetTraceRequest,
             alpacamq.v1.traces_pb2.Trace,
+        )
+        self.Stats = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/alpacamq.v1.Traces/Stats',
+            alpacamq.v1.traces_pb2.TraceStatsRequest,
+            alpacamq.v1.traces_pb2.TraceStatsResponse,
         )

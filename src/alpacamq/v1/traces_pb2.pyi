@@ -126,3 +126,39 @@ class TraceEvent(_message.Message):
     api: str
     attributes: _containers.MessageMap[str, _struct_pb2.Value]
     def __init__(self, at: _Optional[str] = ..., name: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., group: _Optional[str] = ..., consumer: _Optional[str] = ..., api: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Value]] = ...) -> None: ...
+
+class TraceStatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TraceStatsResponse(_message.Message):
+    __slots__ = ("enabled", "ring_size", "ring_events", "traces", "traces_total", "events_total", "dropped_total", "passed_over_total", "log_files", "log_bytes", "log_written_total", "exported_spans_total", "export_failed_spans_total", "export_dropped_events_total")
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    RING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RING_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
+    TRACES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LOG_FILES_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_WRITTEN_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_SPANS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_FAILED_SPANS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_DROPPED_EVENTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    ring_size: int
+    ring_events: int
+    traces: int
+    traces_total: int
+    events_total: int
+    dropped_total: int
+    passed_over_total: int
+    log_files: int
+    log_bytes: int
+    log_written_total: int
+    exported_spans_total: int
+    export_failed_spans_total: int
+    export_dropped_events_total: int
+    def __init__(self, enabled: bool = ..., ring_size: _Optional[int] = ..., ring_events: _Optional[int] = ..., traces: _Optional[int] = ..., traces_total: _Optional[int] = ..., events_total: _Optional[int] = ..., dropped_total: _Optional[int] = ..., passed_over_total: _Optional[int] = ..., log_files: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_written_total: _Optional[int] = ..., exported_spans_total: _Optional[int] = ..., export_failed_spans_total: _Optional[int] = ..., export_dropped_events_total: _Optional[int] = ...) -> None: ...

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import empty_pb2
 from grpclib.health.v1 import health_pb2
 
 from alpacamq.api.grpc.rights import OPEN, RIGHTS
@@ -21,7 +22,7 @@ from alpacamq.security.oauth import TokenRules
 from alpacamq.security.principals import user
 from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaKey, QuotaOp
 from alpacamq.security.tenants import TenantLimits
-from alpacamq.v1 import cluster_pb2, queue_pb2
+from alpacamq.v1 import admin_pb2, cluster_pb2, keys_pb2, queue_pb2, tenants_pb2
 from tests import tokens
 from tests.secured import ADMIN, ALICE
 
@@ -237,6 +238,45 @@ async def test_a_client_beyond_its_quota_is_told_when_to_try_again(
     assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     found = refusal(failed.value)
     assert (found.reason, (found.retry_ms or 0) > 0) == ("THROTTLING_QUOTA_EXCEEDED", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Keys/Create", keys_pb2.CreateKeyRequest(owner=ADMIN)),
+        ("Keys/Rotate", keys_pb2.RotateKeyRequest(id="unknown")),
+        ("Keys/Delete", keys_pb2.DeleteKeyRequest(id="unknown")),
+        ("Tenants/List", tenants_pb2.ListTenantsRequest()),
+        ("Tenants/Create", tenants_pb2.CreateTenantRequest(id="mine")),
+        ("Tenants/Suspend", tenants_pb2.StopTenantRequest(tenant="other")),
+        (
+            "Tenants/SetPrincipal",
+            tenants_pb2.SetTenantPrincipalRequest(tenant="other", principal="User:alice"),
+        ),
+        ("Admin/DrainNode", admin_pb2.DrainNodeRequest(node=1)),
+        ("Admin/CancelDrain", admin_pb2.CancelDrainRequest(node=1)),
+        ("Admin/RemoveNode", admin_pb2.RemoveNodeRequest(node=1)),
+        (
+            "Admin/ReassignPartitions",
+            admin_pb2.ReassignPartitionsRequest(
+                partitions=[admin_pb2.WantedReplicas(topic="orders", partition=0, replicas=[1])]
+            ),
+        ),
+        ("Admin/SetReassignmentThrottle", admin_pb2.ReassignmentThrottle(bytes_per_second=1)),
+        ("Admin/ElectLeaders", admin_pb2.ElectLeadersRequest()),
+        ("Admin/UpgradeCluster", admin_pb2.UpgradeClusterRequest(dry_run=True)),
+        ("Admin/History", admin_pb2.HistoryRequest()),
+        ("Admin/FindMessages", admin_pb2.FindMessagesRequest(topic="orders", key=b"k")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_administration_needs_the_rights_of_the_http_api(
+    broker: GrpcBroker, client: Client, method: str, request_: Any
+) -> None:
+    call = client.unary(f"/alpacamq.v1.{method}", type(request_), empty_pb2.Empty)
+    assert (await code_of(call(request_, timeout=TIMEOUT_S)))[0] is UNAUTHENTICATED
+    alice = await broker.key_of(ALICE)
+    assert (await code_of(call(request_, metadata=alice, timeout=TIMEOUT_S)))[0] is DENIED
 
 
 async def test_tenants_have_names_of_their_own(broker: GrpcBroker, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 import typing
 from collections.abc import Iterator, Sequence
+from math import isnan
 from typing import Any
 
 import grpc
@@ -15,7 +16,16 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message_factory import GetMessageClass
 
 from alpacamq.api.grpc.services import TRANSCODED
-from alpacamq.api.grpc.transcoding import Binding, bindings, enum_texts, is_list, is_map, json_name
+from alpacamq.api.grpc.transcoding import (
+    NULLABLE,
+    Binding,
+    bindings,
+    enum_texts,
+    fill,
+    is_list,
+    is_map,
+    json_name,
+)
 from alpacamq.api.registry.app import MOUNT
 from alpacamq.api.registry.app import ROUTES as REGISTRY_ROUTES
 from alpacamq.api.rest.errors import Problem
@@ -25,9 +35,12 @@ from alpacamq.v1 import (
     admin_pb2,
     delays_pb2,
     groups_pb2,
+    keys_pb2,
     messages_pb2,
     producer_pb2,
     schemas_pb2,
+    tenants_pb2,
+    traces_pb2,
     transactions_pb2,
 )
 from tests.brokers import Broker
@@ -47,6 +60,9 @@ LEFT_OUT = {
     ("Groups.ResetOffsets", "offsets"): "CommitOffsets has it",
     ("Groups.ResetOffsets", "member_id"): "CommitOffsets has it",
     ("Groups.ResetOffsets", "member_epoch"): "CommitOffsets has it",
+    ("Admin.FindMessages", "key"): _DECODING,
+    ("Admin.FindMessages", "values"): _DECODING,
+    ("Admin.FindMessages", "decode"): _DECODING,
     ("Groups.PeekQueue", "values"): _DECODING,
     ("Groups.PeekQueue", "decode"): _DECODING,
     ("Delays.Get", "values"): _DECODING,
@@ -192,9 +208,8 @@ def _check_message(message: Descriptor, kind: type[msgspec.Struct], *, camel: bo
     """Assert that a message has the fields of a struct, and no others."""
     known = _fields(kind)
     names = {json_name(field, camel=camel): field for field in message.fields}
-    if "unset" in names:
-        assert "settings" in names
-        del names["unset"]
+    if names.pop("unset", None) is not None and "settings" not in names:
+        assert all(_is_nullable(field.type) for field in known.values())
     unknown = names.keys() - known.keys() - {"compatibility"}
     assert not unknown, f"{message.name} has {unknown}, {kind.__name__} has not"
     missing = {name for name in known.keys() - names.keys() if (message.name, name) not in LEFT_OUT}
@@ -209,11 +224,13 @@ def _check_presence(field: FieldDescriptor, known: inspect.Field) -> None:
     """Assert that a field can be left out if, and only if, it can in JSON."""
     if field.is_repeated or field.message_type is not None:
         return
-    info = known.type
-    is_nullable = isinstance(info, inspect.UnionType) and any(
+    assert field.has_presence == (not known.required or _is_nullable(known.type)), field.full_name
+
+
+def _is_nullable(info: inspect.Type) -> bool:
+    return isinstance(info, inspect.UnionType) and any(
         isinstance(each, inspect.NoneType) for each in info.types
     )
-    assert field.has_presence == (not known.required or is_nullable), field.full_name
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -274,6 +291,31 @@ def test_the_response_has_the_fields_of_its_route(method: MethodDescriptor) -> N
         _check_message(message, answer, camel=camel)
 
 
+def test_fields_that_routes_require_and_may_be_null_are_null_if_they_are_not_set() -> None:
+    found = set()
+    for method in METHODS:
+        for binding in bindings(method):
+            if binding.body == "*" and not binding.path.startswith(MOUNT):
+                found |= _required_nulls(method.input_type, _route(binding).body)
+    assert found == NULLABLE
+
+
+def _required_nulls(message: Descriptor, kind: Any) -> set[str]:
+    found = set()
+    known = _fields(kind)
+    for field in message.fields:
+        if (info := known.get(json_name(field, camel=False))) is None:
+            continue
+        if info.required and _is_nullable(info.type):
+            found.add(field.full_name)
+        for each in _alternatives(info.type):
+            item = each.item_type if isinstance(each, inspect.ListType) else each
+            for inner in _alternatives(item):
+                if isinstance(inner, inspect.StructType) and field.message_type is not None:
+                    found |= _required_nulls(field.message_type, inner.cls)
+    return found
+
+
 def test_every_exception_is_one() -> None:
     """An entry for something that is not left out is stale."""
     messages = {field.containing_type.name for field in _all_fields()}
@@ -317,17 +359,12 @@ def test_every_route_has_a_method_or_a_reason() -> None:
         "GET /version": "Admin.BrokerStats",
     }
     http_only = {
-        "GET /topics/{topic}/messages/find",
-        "GET /traces/stats",
-        "GET /history",
-        "GET /pipelines",
         "GET /metrics",
         "GET /openapi.json",
         "GET /session",
         "POST /session",
         "DELETE /session",
     }
-    administration = ("/keys", "/admin/tenants", "/cluster/nodes", "/cluster/")
     served = {f"{each.method} {each.path}" for method in METHODS for each in bindings(method)}
     missing = {
         key
@@ -335,7 +372,6 @@ def test_every_route_has_a_method_or_a_reason() -> None:
         if (key := f"{route.method} {route.path}") not in served
         and key not in elsewhere
         and key not in http_only
-        and not route.path.startswith(administration)
     }
     assert not missing
 
@@ -595,6 +631,137 @@ async def test_a_transaction_is_committed_with_its_records_and_offsets(broker: B
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await _method(client, "Transactions.Abort", transactions_pb2.TransactionRequest(**identity))
         assert refusal(raised.value).reason == "INVALID_TXN_STATE"
+
+
+async def test_keys_are_created_listed_rotated_and_deleted(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        new = keys_pb2.CreateKeyRequest(owner="erin", expires_in_ms=3_600_000, scopes=["read"])
+        created = await _method(client, "Keys.Create", new)
+        assert created.key.startswith(f"amq_{created.id}_")
+        assert created.expires == created.created + 3_600_000
+        rotated = await _method(
+            client, "Keys.Rotate", keys_pb2.RotateKeyRequest(id=created.id, overlap_ms=60_000)
+        )
+        assert rotated.key != created.key
+        listed = await _method(client, "Keys.List", keys_pb2.ListKeysRequest())
+        own = [each for each in listed.keys if each.owner == "erin"]
+        assert {each.id for each in own} == {created.id, rotated.id}
+        assert [list(each.scopes) for each in own] == [["read"], ["read"]]
+        for each in own:
+            await _method(client, "Keys.Delete", keys_pb2.DeleteKeyRequest(id=each.id))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await _method(client, "Keys.Delete", keys_pb2.DeleteKeyRequest(id=created.id))
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_tenant_is_created_limited_suspended_and_deleted(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        limits = tenants_pb2.NewTenantLimits(topics=0, storage_bytes=2**40)
+        new = tenants_pb2.CreateTenantRequest(id="grpc-tenant", description="first", limits=limits)
+        created = await _method(client, "Tenants.Create", new)
+        assert (created.status, dict(created.limits)) == ("active", {"topics": 0, "storage_bytes": 2**40})
+
+        limits = tenants_pb2.NewTenantLimits(groups=7, unset=["topics"])
+        change = tenants_pb2.AlterTenantRequest(tenant="grpc-tenant", limits=limits)
+        changed = await _method(client, "Tenants.Alter", change)
+        assert changed.description == "first"
+        assert dict(changed.limits) == {"storage_bytes": 2**40, "groups": 7}
+
+        named = {"tenant": "grpc-tenant", "principal": "User:tina"}
+        joined = await _method(
+            client, "Tenants.SetPrincipal", tenants_pb2.SetTenantPrincipalRequest(admin=True, **named)
+        )
+        assert [(each.principal, each.admin) for each in joined.principals] == [("User:tina", True)]
+        await _method(client, "Tenants.RemovePrincipal", tenants_pb2.RemoveTenantPrincipalRequest(**named))
+
+        for stop, status in (("Suspend", "suspended"), ("Disable", "disabled")):
+            request = tenants_pb2.StopTenantRequest(tenant="grpc-tenant", reason="not paid")
+            stopped = await _method(client, f"Tenants.{stop}", request)
+            assert (stopped.status, stopped.reason) == (status, "not paid")
+        only: dict[str, Any] = {"tenant": "grpc-tenant"}
+        activated = await _method(client, "Tenants.Activate", tenants_pb2.ActivateTenantRequest(**only))
+        assert activated.status == "active"
+
+        described = await _method(client, "Tenants.Describe", tenants_pb2.DescribeTenantRequest(**only))
+        assert described == activated
+        listed = await _method(client, "Tenants.List", tenants_pb2.ListTenantsRequest())
+        assert activated in listed.tenants
+        topics = await _method(client, "Tenants.ListTopics", tenants_pb2.ListTenantTopicsRequest(**only))
+        usage = await _method(client, "Tenants.Usage", tenants_pb2.TenantUsageRequest(**only))
+        stats = await _method(client, "Tenants.Stats", tenants_pb2.TenantStatsRequest(**only))
+        assert (list(topics.topics), usage.topics, stats.messages) == ([], 0, 0)
+        assert dict(usage.limits) == dict(changed.limits)
+        await _method(client, "Tenants.Delete", tenants_pb2.DeleteTenantRequest(**only))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await _method(client, "Tenants.Describe", tenants_pb2.DescribeTenantRequest(**only))
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_the_cluster_is_changed(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        new = admin_pb2.CreateTopicRequest(name="moved-over-grpc", partitions=1)
+        await _method(client, "Admin.CreateTopic", new)
+        node = (await _method(client, "Admin.ClusterStatus", admin_pb2.ClusterStatusRequest())).node_id
+        partition: dict[str, Any] = {"topic": "moved-over-grpc", "partition": 0}
+
+        throttle = admin_pb2.ReassignmentThrottle(bytes_per_second=2**40)
+        assert await _method(client, "Admin.SetReassignmentThrottle", throttle) == throttle
+        no_throttle = admin_pb2.ReassignmentThrottle()
+        assert await _method(client, "Admin.SetReassignmentThrottle", no_throttle) == no_throttle
+
+        for replicas, outcome in (([node], ""), ([node, 77], "77"), ([], "")):
+            wanted = admin_pb2.WantedReplicas(replicas=replicas, **partition)
+            moved = await _method(
+                client,
+                "Admin.ReassignPartitions",
+                admin_pb2.ReassignPartitionsRequest(partitions=[wanted]),
+            )
+            (result,) = moved.partitions
+            assert result.topic == "moved-over-grpc"
+            assert outcome in result.error
+            assert result.HasField("error") == (replicas != [node])
+
+        request = admin_pb2.ElectLeadersRequest(
+            kind=admin_pb2.ELECTION_KIND_PREFERRED, partitions=[admin_pb2.ElectedPartition(**partition)]
+        )
+        elected = await _method(client, "Admin.ElectLeaders", request)
+        (refused_one,) = elected.partitions
+        assert refused_one.error == f"broker {node} leads the partition already"
+        level = await _method(client, "Admin.UpgradeCluster", admin_pb2.UpgradeClusterRequest(dry_run=True))
+        assert level.before == level.level <= level.supported
+        cancelled = await _method(client, "Admin.CancelDrain", admin_pb2.CancelDrainRequest(node=node))
+        assert (cancelled.node_id, cancelled.draining) == (node, False)
+        for method, refused in (
+            ("Admin.DrainNode", admin_pb2.DrainNodeRequest(node=77, leaders_only=True)),
+            ("Admin.RemoveNode", admin_pb2.RemoveNodeRequest(node=77)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await _method(client, method, refused)
+            assert "77" in refusal(raised.value).message
+
+
+async def test_history_messages_pipelines_and_traces_are_shown(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        records = [messages_pb2.NewRecord(key=key, value=b"\xff", partition=0) for key in (b"a", b"b", b"a")]
+        await _send(client, "found-over-grpc", *records)
+        request = admin_pb2.FindMessagesRequest(topic="found-over-grpc", key=b"a", limit=1)
+        found = await _method(client, "Admin.FindMessages", request)
+        assert [(each.offset, each.key, each.value) for each in found.messages] == [(0, b"a", b"\xff")]
+        history = await _method(client, "Admin.History", admin_pb2.HistoryRequest(points=10))
+        assert history.interval_ms > 0
+        assert {len(each.values) for each in history.series} <= {len(history.times)}
+        assert await _method(client, "Admin.ListPipelines", admin_pb2.ListPipelinesRequest())
+        stats = await _method(client, "Traces.Stats", traces_pb2.TraceStatsRequest())
+        assert stats.enabled
+
+
+def test_unknown_numbers_of_a_series_are_nan() -> None:
+    answer = admin_pb2.HistoryResponse()
+    series = [{"measure": "lag", "values": [1.5, None]}]
+    fill(answer, {"interval_ms": 1, "times": [1, 2], "series": series, "omitted": 0}, camel=False)
+    first, second = answer.series[0].values
+    assert first == 1.5
+    assert isnan(second)
 
 
 async def test_numbers_beyond_the_precision_of_doubles_stay_exact(broker: Broker) -> None:

@@ -4,7 +4,10 @@ Quotas are counted by a clock that stands still unless a test moves it.
 """
 
 import select
+import socket
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -331,7 +334,8 @@ def test_small_requests_are_charged_for_all_their_bytes(
     sent: list[int] = []
 
     def counted(bucket: TokenBucket, amount: float, now: float) -> float:
-        charged.append(amount)
+        if bucket.rate == 1000 * RATE:
+            charged.append(amount)
         return charge(bucket, amount, now)
 
     monkeypatch.setattr(TokenBucket, "charge", counted)
@@ -351,6 +355,73 @@ def test_small_requests_are_charged_for_all_their_bytes(
         for _ in range(50):
             assert alice.receive(ProduceRequest).throttle_time_ms == 0
         eventually(lambda: sum(charged) == sum(sent))
+
+
+def test_quotas_are_charged_when_a_credit_of_the_connection_is_used_up(
+    secured: SecuredBroker, admin: Wire, topic_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_connection.Shared, "settle_soon", lambda *_: None)
+    limit(secured, "producer_byte_rate", 100 * RATE, user=ALICE)
+    credit = 100 * BURST // 100
+    amounts: list[float] = []
+    charge = TokenBucket.charge
+
+    def counted(bucket: TokenBucket, amount: float, now: float) -> float:
+        if bucket.rate == 100 * RATE:
+            amounts.append(amount)
+        return charge(bucket, amount, now)
+
+    monkeypatch.setattr(TokenBucket, "charge", counted)
+    with wired(secured.addresses[ALICE]) as alice:
+        for _ in range(5):
+            produce(alice, topic_id, credit // 6)
+        assert not amounts
+        produce(alice, topic_id, credit // 3)
+        assert len(amounts) == 1
+        assert amounts[0] > credit
+        produce(alice, topic_id, 100)
+    # The rest, when the connection is closed.
+    eventually(lambda: len(amounts) == 2)
+    assert 100 < amounts[1] < 500
+
+
+def test_connections_that_each_use_a_little_are_throttled_together(
+    secured: SecuredBroker, topic_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_connection, "SETTLED_AT_ONCE", 10)
+    limit(secured, "producer_byte_rate", 100 * RATE, user=ALICE)
+    with ExitStack() as stack:
+        # Each uses less than its credit, and all together more than can be saved up.
+        throttled = secured.broker.quotas.stats.requests
+        before = throttled[QuotaKey.PRODUCE]
+        alices = [stack.enter_context(wired(secured.addresses[ALICE])) for _ in range(150)]
+        for alice in alices:
+            assert produce(alice, topic_id, 100 * BURST // 120).throttle_time_ms == 0
+        eventually(lambda: throttled[QuotaKey.PRODUCE] > before)
+        assert produce(alices[0], topic_id, 100 * BURST // 50).throttle_time_ms > 50
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_what_a_throttled_client_sent_before_it_left_is_served_and_its_connection_closed(
+    secured: SecuredBroker, admin: Wire, topic: str, topic_id: UUID, is_reset: bool
+) -> None:
+    limit(secured, "producer_byte_rate", RATE, user=ALICE)
+    with wired(secured.addresses[ALICE]) as alice:
+        produce(alice, topic_id, 60 * RATE // 10)
+        connection = secured.latest[ALICE]
+        for _ in range(3):
+            produce(alice, topic_id, RATE, acks=0)
+        if is_reset:
+            alice.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async def check() -> bool:
+        if not connection.is_closed:
+            connection.check_timeouts(monotonic())
+        return connection.is_closed
+
+    eventually(lambda: secured.call(check()))
+    partition = secured.broker.topics.partition(topic, 0)
+    assert is_reset or partition.end_offset == 4
 
 
 def test_a_throttled_connection_is_not_read_while_others_are(
@@ -538,7 +609,9 @@ def test_time_before_there_was_a_quota_of_it_is_not_charged(
 ) -> None:
     limit(secured, "producer_byte_rate", RATE, user=ALICE)
     assert produce(alice, topic_id, 100).throttle_time_ms == 0
-    secured.latest[ALICE]._charged_at -= 3600  # an hour passes
+    meter = secured.latest[ALICE].meter
+    assert meter is not None
+    meter.used_seconds += 3600
     limit(secured, "request_percentage", 50, user=ALICE)
     assert produce(alice, topic_id, 100).throttle_time_ms == 0
 

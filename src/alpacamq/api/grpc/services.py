@@ -12,7 +12,9 @@ from alpacamq.v1 import (
     dead_letters_pb2,
     delays_pb2,
     groups_pb2,
+    keys_pb2,
     schemas_pb2,
+    tenants_pb2,
     traces_pb2,
     transactions_pb2,
 )
@@ -36,6 +38,8 @@ TRANSCODED = tuple(
         transactions_pb2,
         schemas_pb2,
         traces_pb2,
+        keys_pb2,
+        tenants_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )

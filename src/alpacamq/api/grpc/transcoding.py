@@ -7,7 +7,9 @@ the client's credentials. So rights, tenants, quotas, audit and limits are those
 - Fields have the same names in JSON, or their `json_name` where the option is used. Those of the schema
   registry have camel case, as Confluent's.
 - Enumerations are text: `TRANSACTION_STATE_PREPARE_COMMIT` is `prepare-commit`. Bytes are Base64.
-- `unset` names settings whose value is null.
+- `unset` names settings, or fields of its message, whose value is null. A few fields are null if they are not
+  set, because their routes do not let them be left out.
+- Numbers in lists that are null in a response are NaN.
 - A response that is a list or a number is the field that `response_body` names.
 - The first binding is used whose path fields are all set.
 """
@@ -15,6 +17,7 @@ the client's credentials. So rights, tenants, quotas, audit and limits are those
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from math import nan
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -46,6 +49,10 @@ _VALUE = "google.protobuf.Value"
 _STATUS = "google.rpc.Status"
 _HEADER = "alpacamq.v1.Header"
 _KINDS = {problem_type(kind): kind for kind in CODES}
+# Null if they are not set.
+NULLABLE = frozenset(
+    ("alpacamq.v1.WantedReplicas.replicas", "alpacamq.v1.ReassignmentThrottle.bytes_per_second")
+)
 
 
 class Binding(NamedTuple):
@@ -114,9 +121,15 @@ def to_json(message: Any, *, camel: bool) -> dict[str, Any]:
         json_name(field, camel=camel): _json_value(field, getattr(message, field.name), camel=camel)
         for field in _sent_fields(message)
     }
+    for field in message.DESCRIPTOR.fields:
+        if field.full_name in NULLABLE:
+            values.setdefault(field.name)
     if "unset" in message.DESCRIPTOR.fields_by_name:
-        unset = values.pop("unset", ())
-        values["settings"] = {**values.get("settings", {}), **dict.fromkeys(unset)}
+        nulls = dict.fromkeys(values.pop("unset", ()))
+        if "settings" in message.DESCRIPTOR.fields_by_name:
+            values["settings"] = {**values.get("settings", {}), **nulls}
+        else:
+            values |= nulls
     return values
 
 
@@ -212,6 +225,8 @@ def _fill_headers(headers: Any, value: Mapping[str, Any] | Sequence[tuple[str, A
 
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if value is None:
+        return nan
     if field.enum_type is not None:
         return next((number for number, text in enum_texts(field.enum_type).items() if text == value), 0)
     return b64decode(value) if field.type == FieldDescriptor.TYPE_BYTES else value

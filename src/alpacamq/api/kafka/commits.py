@@ -89,7 +89,9 @@ class OffsetCommits:
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> bool:
         """Commit the offsets of a small request; return False if that takes more than this."""
         access = self._broker.access
-        if connection.limits is not None or access.limits(connection.caller):
+        if (meter := connection.meter) is not None and meter.is_time_due:
+            return False
+        if access.limits(connection.caller):
             return False
         request = decode(wire.OffsetCommitRequest, header.api_version, frame, header.body_at)
         offsets = self._to_commit(request, header.api_version)

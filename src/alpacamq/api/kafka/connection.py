@@ -19,9 +19,8 @@ from typing import Protocol, cast
 
 from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
 from alpacamq.broker.access import Caller
-from alpacamq.broker.quotas import ClientLimits, Quotas, TrafficLimit
+from alpacamq.broker.quotas import ClientLimits, Quotas
 from alpacamq.model.address import Address, client_host
-from alpacamq.model.topics import INT64_MAX
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.security.principals import ANONYMOUS
@@ -30,6 +29,7 @@ from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
 from .call import KAFKA_LISTENER
 from .inbox import LARGE_BYTES, SCRATCH_BYTES, Buffers, Inbox, InFlight
+from .metering import SETTLE_SECONDS, Meter
 from .operations import AllowedTopics
 from .outbox import Outbox, Piece, SocketOutbox, TransportOutbox, release, size_of
 from .turns import Abandoned, Turns, Work
@@ -73,35 +73,6 @@ class Answer:
             self.stats.refused(ErrorCode(code).name)
 
 
-def send_known(answers: deque[Answer], outbox: Outbox) -> int:
-    """Send complete responses up to the first incomplete one; return their size."""
-    sent_bytes = alike = 0
-    stats: RequestStats | None = None
-    began_at = 0.0
-    # Requests of one kind that arrived together are counted together; others are few.
-    earlier: list[tuple[RequestStats, float, int]] | None = None
-    while answers and (pieces := answers[0].pieces) is not None:
-        answer = answers.popleft()
-        sent_bytes += answer.size
-        outbox.put(pieces)
-        if answer.stats is stats and answer.began_at == began_at:
-            alike += 1
-            continue
-        if stats is not None:
-            if earlier is None:
-                earlier = []
-            earlier.append((stats, began_at, alike))
-        stats, began_at, alike = answer.stats, answer.began_at, 1
-    outbox.flush()
-    if stats is not None:
-        now = monotonic()
-        stats.seconds.observe(now - began_at, alike)
-        if earlier is not None:
-            for stats, began_at, alike in earlier:
-                stats.seconds.observe(now - began_at, alike)
-    return sent_bytes
-
-
 log = get_logger(__name__)
 
 # A large frame may take longer than the frame timeout if it arrives at this rate.
@@ -117,11 +88,10 @@ TURN_SECONDS = 0.004
 LAST_RESPONSE_SECONDS = 0.3
 # Of a client that has yet to authenticate: its largest messages are those of SASL.
 MAX_UNAUTHENTICATED_BYTES = 64 << 10
-# Small requests are charged for their time together, when it adds up to this; for what they write at the end
-# of the turn.
-CHARGED_SECONDS = 0.001
 # How soon a throttled connection learns that quotas have changed.
 MUTE_CHECK_SECONDS = 5.0
+# Connections that are charged for small requests in one iteration of the event loop.
+SETTLED_AT_ONCE = 500
 
 
 _FIRST = ListenerSettings(name=KAFKA_LISTENER, address=Address("", 0))
@@ -162,33 +132,6 @@ class Requests(Protocol):
         ...
 
 
-class Uncharged:
-    """What small requests have written, or read, and is charged together.
-
-    Its fields are for requests to add to: calls would take longer than all the rest.
-    """
-
-    __slots__ = ("_limit", "due_messages", "due_size", "messages", "size")
-
-    def __init__(self) -> None:
-        self.size = self.messages = 0
-        self.limit_by(None)
-
-    def limit_by(self, limit: TrafficLimit | None) -> None:
-        """Charge a limit from now on; None if there is none."""
-        self._limit = limit
-        # As much as this is charged at once, and not at the end of the turn.
-        self.due_size = self.due_messages = INT64_MAX
-        if limit is not None:
-            self.due_size, self.due_messages = limit.grain_bytes, limit.grain_messages
-
-    def charge(self) -> int:
-        """Charge the client for all of it; return how long it has to be throttled, in milliseconds."""
-        size, messages = self.size, self.messages
-        self.size = self.messages = 0
-        return 0 if self._limit is None else self._limit.charge(size, messages)
-
-
 class Shared:
     """State shared by the connections of one listener."""
 
@@ -212,6 +155,7 @@ class Shared:
         self.scratch_used = 0
         self._scratch_limit = scratch_bytes - 3 * LARGE_BYTES
         self._ending: list[Connection] = []
+        self._unsettled: list[Connection] = []
         self.buffers = Buffers()
         self.in_flight = InFlight(limits.in_flight_bytes)
         self.turns = Turns(loop)
@@ -241,6 +185,22 @@ class Shared:
         for connection in connections:
             connection.send_answers()
 
+    def settle_soon(self, connection: "Connection") -> None:
+        """Charge a connection, together with others, for the small requests until then."""
+        self._unsettled.append(connection)
+        if len(self._unsettled) == 1:
+            self._loop.call_later(SETTLE_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        connections, self._unsettled = self._unsettled, []
+        self._settle_some(deque(connections))
+
+    def _settle_some(self, connections: deque["Connection"]) -> None:
+        for _ in range(min(len(connections), SETTLED_AT_ONCE)):
+            connections.popleft().settle()
+        if connections:
+            self._loop.call_soon(self._settle_some, connections)
+
     def hurry(self) -> None:
         """Close slow connections that hold request memory while others wait for it, until cancelled."""
         if not self._is_hurrying:
@@ -258,6 +218,53 @@ class Shared:
 
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one accepted socket."""
+
+    # More attributes than instances with a dictionary can find quickly.
+    __slots__ = (
+        "__weakref__",
+        "_active_at",
+        "_answered_bytes",
+        "_answers",
+        "_awaits_room",
+        "_client_left",
+        "_close_listeners",
+        "_close_reason",
+        "_ends_with_others",
+        "_frame_began_at",
+        "_held",
+        "_inbox",
+        "_is_unsettled",
+        "_large",
+        "_limits",
+        "_loop",
+        "_mute_timer",
+        "_muted_until",
+        "_outbox",
+        "_paused",
+        "_progress_seen",
+        "_room_bytes",
+        "_send_due",
+        "_shared",
+        "_stats",
+        "_tls_outbox",
+        "_transport",
+        "_unauthenticated_since",
+        "_uncounted_since",
+        "admitted_until",
+        "caller",
+        "has_asked",
+        "in_turn",
+        "is_closed",
+        "listener",
+        "meter",
+        "now",
+        "peer",
+        "peer_host",
+        "readable",
+        "received_at",
+        "request_stats",
+        "writable",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, shared: Shared, listener: ListenerSettings = _FIRST
@@ -299,21 +306,18 @@ class Connection(asyncio.BufferedProtocol):
         # Topics that its client was allowed to write and to read; None before the first.
         self.writable: AllowedTopics | None = None
         self.readable: AllowedTopics | None = None
-        # The quotas of its client, as of the last request; None if there are none.
-        self.limits: ClientLimits | None = None
-        # Since when the client is to be charged for the time of its turn, and for how much of those before.
-        self._charged_at = 0.0
-        self._uncharged_seconds = 0.0
-        # When that is enough to be charged; of a small quota, at once.
-        self.time_due_at = inf
-        self._time_grain = inf
-        self.unwritten = Uncharged()
-        self.unread = Uncharged()
-        # When the turn began, or its last request was started.
+        # What its client uses of its quotas; None if there were none at the last request.
+        self.meter: Meter | None = None
+        self._is_unsettled = False
+        # When the turn began, or its last request or response was done.
         self.now = 0.0
+        # Since when its time has not been counted.
+        self._uncounted_since = 0.0
         # While it is throttled: the timer that ends it, and when it is over.
         self._mute_timer: asyncio.TimerHandle | None = None
         self._muted_until = 0.0
+        # Whether it has left meanwhile, and is not throttled any more.
+        self._client_left = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -417,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute(self, milliseconds: int) -> None:
         """Read and start no request for some time, because of a quota. Responses are sent."""
-        if self.is_closed or not milliseconds:
+        if self.is_closed or not milliseconds or self._client_left:
             return
         self._muted_until = max(self._muted_until, self._loop.time() + milliseconds / 1000)
         if self._mute_timer is None:
@@ -433,74 +437,68 @@ class Connection(asyncio.BufferedProtocol):
         self._mute_timer = None
         if self.is_closed:
             return
-        if self._loop.time() < self._muted_until and self.limits is not None and self.limits.is_current:
+        meter = self.meter
+        if self._loop.time() < self._muted_until and meter is not None and meter.limits.is_current:
             self._set_mute_timer()
             return
+        self._end_mute()
+
+    def _end_mute(self) -> None:
         self._muted_until = 0.0
         self._active_at = monotonic()
         self._review()
 
-    def charge_time(self) -> int:
-        """Charge the client for the time of its turns since the last call; return how long to throttle it."""
-        limits = self.limits
-        if limits is None or limits.request is None or not self.in_turn:
+    def _serve_rest(self) -> None:
+        """Serve what a throttled client has sent before it left, and close the connection."""
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
+        self._client_left = True
+        self._end_mute()
+
+    def charge_due(self) -> int:
+        """Charge the client for what is due; return for how long it is throttled, in milliseconds."""
+        meter = self.meter
+        if meter is None:
             return 0
-        # Reading the clock takes as long as the rest: if the quota is not small, the end of the last request
-        # will do.
-        now = self.now if limits.request.grain > CHARGED_SECONDS else monotonic()
-        if (seconds := now - self._charged_at) < CHARGED_SECONDS and seconds < limits.request.grain:
-            return 0
-        self._set_charged(now)
-        return limits.request.charge(seconds)
-
-    def _set_charged(self, at: float) -> None:
-        self._charged_at = at
-        self.time_due_at = at + self._time_grain
-
-    def charge_due(self, uncharged: Uncharged, seconds: float | None = None) -> int:
-        """Charge the client for what is due; return for how long it is throttled, in milliseconds.
-
-        That is what it has written, or read, if it is much, and its time: `seconds`, or those of its turns
-        since it was last charged.
-        """
-        throttle_ms = 0
-        if seconds is not None:
-            if self.limits is not None and self.limits.request is not None:
-                throttle_ms = self.limits.request.charge(seconds)
-        elif self.now >= self.time_due_at:
-            throttle_ms = self.charge_time()
-        if (
-            uncharged.size >= uncharged.due_size
-            or uncharged.messages >= uncharged.due_messages
-            or not self.in_turn  # waited for: there may be no turn soon that charges for it
-        ):
-            throttle_ms = max(throttle_ms, uncharged.charge())
+        if meter.is_time_due and self.in_turn:
+            # Reading the clock takes long: if there is much time, the end of the last request will do.
+            self._count_time(monotonic() if meter.is_time_scarce else self.now)
+        throttle_ms = meter.charge_due()
         if throttle_ms:
             self.mute(throttle_ms)
+        if not (self.in_turn or self._is_unsettled):
+            self._settle_soon()  # waited for: there may be no turn soon
         return throttle_ms
 
-    def charge_rest(self) -> None:
-        """Charge the client for what its small requests have written and read."""
-        throttle_ms = self.unwritten.charge() if self.unwritten.size else 0
-        if self.unread.size:
-            throttle_ms = max(throttle_ms, self.unread.charge())
-        if throttle_ms:
-            self.mute(throttle_ms)
+    def fetch_wait_ms(self) -> int:
+        """Return how long the client has to wait for what has been fetched."""
+        return 0 if self.meter is None else self.meter.fetch_wait_ms()
+
+    def _count_time(self, until: float) -> None:
+        """Count the time of the turn that was not counted yet."""
+        if self.meter is not None:
+            self.meter.used_seconds += until - self._uncounted_since
+        self._uncounted_since = until
+
+    def _settle_soon(self) -> None:
+        self._is_unsettled = True
+        self._shared.settle_soon(self)
+
+    def settle(self) -> None:
+        """Charge the client for its small requests."""
+        self._is_unsettled = False
+        if self.meter is not None:
+            self.mute(self.meter.settle())
 
     def set_limits(self, limits: ClientLimits | None) -> None:
         """Charge the client by other quotas from now on."""
-        # Its time is followed only while there is a quota of it.
-        charged_at = self._charged_at if self._time_grain < inf else monotonic()
-        self.charge_rest()
-        self.limits = limits
-        self.unwritten.limit_by(None if limits is None else limits.produce)
-        self.unread.limit_by(None if limits is None else limits.fetch)
-        request = None if limits is None else limits.request
-        if request is None:
-            self._time_grain = inf
-        else:
-            self._time_grain = CHARGED_SECONDS if request.grain > CHARGED_SECONDS else -inf
-        self._set_charged(charged_at)
+        if self.meter is not None:
+            if self.in_turn:
+                self._count_time(monotonic())
+            self.mute(self.meter.settle())
+        self.meter = None if limits is None else Meter(limits)
+        self._uncounted_since = monotonic()
 
     def require_authentication(self) -> None:
         """Serve only requests that authenticate the client, and only small ones."""
@@ -512,6 +510,7 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self, caller: Caller, until: float) -> None:
         """Serve requests of `caller` that arrive before `until`."""
         self.caller = caller
+        self.set_limits(None)  # those of the new caller are found with its next request
         self.admitted_until = until
         self._unauthenticated_since = None
         self._inbox.limit(self._limits.max_request_bytes, "kafka.max_request_bytes is")
@@ -610,8 +609,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
         elif self._is_overdue(now):
             self.close("the client did not authenticate in time (kafka.frame_timeout_ms)")
-        elif (self._held or self._mute_timer is not None) and self._outbox.is_abandoned:
+        elif self._held and self._outbox.is_abandoned:
             self.close("the client disconnected while it waited")
+        elif self._mute_timer is not None and self._outbox.has_left:
+            self._serve_rest()
 
     def _is_overdue(self, now: float) -> bool:
         """Return whether a client has not authenticated in time. Not while its password is checked."""
@@ -647,10 +648,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _turn(self) -> None:
         self.in_turn = True
-        if self._time_grain < inf:
-            self.now = monotonic()
-            self._charged_at = self.now - self._uncharged_seconds
-            self.time_due_at = self._charged_at + self._time_grain
+        self.now = self._uncounted_since = monotonic()
         try:
             # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
@@ -662,13 +660,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close("internal error")
         if self.is_closed:
             self._end_turn()
-        if self.limits is not None:
-            if self._time_grain < inf:
-                # The rest is charged with the next request: the responses of this turn are complete.
-                self._uncharged_seconds = monotonic() - self._charged_at
-            if self.unwritten.size or self.unread.size:
-                self.charge_rest()
         self.in_turn = False
+        if (meter := self.meter) is not None:
+            # As `_count_time`, without the call.
+            meter.used_seconds += self.now - self._uncounted_since
+            if meter.used_seconds >= meter.time_grain:
+                meter.is_time_due = True
+            if not self._is_unsettled:
+                self._settle_soon()
         if self.is_closed:
             return
         if not (self._awaits_room or self._mute_timer is not None):
@@ -692,7 +691,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> bool:
         """Handle arrived frames; return True if a limit stopped it that no longer applies."""
         over_limit = False
-        until = monotonic() + TURN_SECONDS
+        until = self.now + TURN_SECONDS
         while not (self._held or self._mute_timer is not None):
             if over_limit := self._is_over_limit():
                 break
@@ -779,7 +778,35 @@ class Connection(asyncio.BufferedProtocol):
             self._review()
 
     def _drain_answers(self) -> None:
-        self._answered_bytes -= send_known(self._answers, self._outbox)
+        """Send complete responses up to the first incomplete one."""
+        answers, outbox = self._answers, self._outbox
+        sent_bytes = alike = 0
+        stats: RequestStats | None = None
+        began_at = 0.0
+        # Requests of one kind that arrived together are counted together; others are few.
+        earlier: list[tuple[RequestStats, float, int]] | None = None
+        while answers and (pieces := answers[0].pieces) is not None:
+            answer = answers.popleft()
+            sent_bytes += answer.size
+            outbox.put(pieces)
+            if answer.stats is stats and answer.began_at == began_at:
+                alike += 1
+                continue
+            if stats is not None:
+                if earlier is None:
+                    earlier = []
+                earlier.append((stats, began_at, alike))
+            stats, began_at, alike = answer.stats, answer.began_at, 1
+        outbox.flush()
+        self._answered_bytes -= sent_bytes
+        if stats is not None:
+            self.now = now = monotonic()
+            stats.seconds.observe(now - began_at, alike)
+            if earlier is not None:
+                for stats, began_at, alike in earlier:
+                    stats.seconds.observe(now - began_at, alike)
+        elif sent_bytes and self.meter is not None:
+            self.now = monotonic()
 
     def _is_over_limit(self) -> bool:
         limits = self._limits
@@ -823,10 +850,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
-        if self.limits is not None:
-            self.charge_rest()
-            if self.limits.request is not None:
-                self.limits.request.charge(self._uncharged_seconds)
+        if self.meter is not None:
+            if self.in_turn:
+                self._count_time(self.now)
+            self.meter.settle()
+            self.meter = None
         # Free memory now: requests in progress may keep this object.
         self._inbox.drop()
         self._large = None

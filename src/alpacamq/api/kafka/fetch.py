@@ -438,17 +438,16 @@ class PendingFetch:
             topics[-1][1].append(part.fetched)
         throttle_ms = 0
         connection = self._connection
-        if connection.limits is not None:
-            unread = connection.unread
-            unread.size += size
-            unread.messages += messages
+        if (meter := connection.meter) is not None:
+            meter.read_credit -= size
+            meter.read_message_credit -= messages
             if (
-                unread.size >= unread.due_size
-                or unread.messages >= unread.due_messages
-                or connection.now >= connection.time_due_at
+                meter.read_credit <= 0
+                or meter.read_message_credit <= 0
+                or meter.is_time_due
                 or not connection.in_turn
             ):
-                throttle_ms = connection.charge_due(unread)
+                throttle_ms = connection.charge_due()
         pieces = yield from encode_fetch_response_in_slices(
             self._header.api_version,
             self._header.correlation_id,
@@ -595,13 +594,11 @@ class FetchRequests:
             if call.replica_id >= 0:
                 raise InvalidRequest("replicas fetch from the cluster listener")
             by_id = header.api_version >= TOPIC_IDS_FROM
-            fetch_limit = None if connection.limits is None else connection.limits.fetch
             throttle_ms = 0
-            if fetch_limit is not None:
-                for bucket in fetch_limit.buckets:
-                    if bucket.level < 0.0:
-                        throttle_ms = fetch_limit.wait_ms()
-                        break
+            if (meter := connection.meter) is not None:
+                bucket = meter.fetch_bucket
+                if bucket is None or bucket.level < 0.0:
+                    throttle_ms = meter.fetch_wait_ms()
             if throttle_ms and call.session_epoch == INITIAL_EPOCH:
                 # Without a session: the client repeats the request, and expects no partitions.
                 _answer_throttled(connection, answer, header, NO_SESSION, throttle_ms)
@@ -624,8 +621,8 @@ class FetchRequests:
             session_id = NO_SESSION if session is None else session.id
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
-        if fetch_limit is not None and call.max_bytes > (burst_bytes := fetch_limit.burst_bytes):
-            call = call._replace(max_bytes=burst_bytes)
+        if meter is not None and call.max_bytes > meter.burst_bytes:
+            call = call._replace(max_bytes=meter.burst_bytes)
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:

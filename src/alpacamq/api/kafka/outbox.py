@@ -31,6 +31,8 @@ _TURN_BYTES = 2 << 20
 _PORTION_BYTES = 256 << 10
 _HELD_BYTES = 64 << 10
 _TLS_TURN_BYTES = 1 << 20
+# Linux's states of a TCP connection that the other side has reset or closed: CLOSE and CLOSE_WAIT.
+_LEFT = (7, 8)
 
 
 def size_of(piece: Piece) -> int:
@@ -79,7 +81,12 @@ class Outbox(ABC):
     @property
     @abstractmethod
     def is_abandoned(self) -> bool:
-        """Whether the client has disconnected, as far as can be detected without reading."""
+        """Whether the client has disconnected, and everything that it has sent was read."""
+
+    @property
+    @abstractmethod
+    def has_left(self) -> bool:
+        """Whether the client has disconnected, even if something that it has sent was not read."""
 
     @property
     def queued_pieces(self) -> int:
@@ -126,6 +133,10 @@ class SocketOutbox(Outbox):
     @property
     def is_abandoned(self) -> bool:
         return _has_ended(self._socket)
+
+    @property
+    def has_left(self) -> bool:
+        return _has_left(self._socket)
 
     def close(self) -> None:
         if self._waiting:
@@ -269,6 +280,16 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
 
 
+def _has_left(connected: socket.socket) -> bool:
+    """Return whether the other side has disconnected."""
+    if not hasattr(socket, "TCP_INFO"):
+        return _has_ended(connected)
+    try:
+        return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _LEFT
+    except OSError:
+        return True
+
+
 class TransportOutbox(Outbox):
     """Sends through a transport with TLS. Its protocol calls `blocked` and `writable`."""
 
@@ -288,9 +309,16 @@ class TransportOutbox(Outbox):
 
     @property
     def is_abandoned(self) -> bool:
+        return self._look(_has_ended)
+
+    @property
+    def has_left(self) -> bool:
+        return self._look(_has_left)
+
+    def _look(self, check: Callable[[socket.socket], bool]) -> bool:
         connected = socket.socket(fileno=self._transport.get_extra_info("socket").fileno())
         try:
-            return _has_ended(connected)
+            return check(connected)
         finally:
             connected.detach()  # it is the transport's
 

@@ -386,16 +386,11 @@ class ProduceRequests:
         deferred: list[Deferred] = []
         for _ in self._stage(connection, header, call, pending, deferred, tenant):
             pass
-        if connection.limits is not None:
-            unwritten = connection.unwritten
-            unwritten.size += len(frame)
-            unwritten.messages += pending.messages
-            if (
-                unwritten.size >= unwritten.due_size
-                or unwritten.messages >= unwritten.due_messages
-                or connection.now >= connection.time_due_at
-            ):
-                pending.throttle_ms = connection.charge_due(unwritten)
+        if (meter := connection.meter) is not None:
+            meter.write_credit -= len(frame)
+            meter.write_message_credit -= pending.messages
+            if meter.write_credit <= 0 or meter.write_message_credit <= 0 or meter.is_time_due:
+                pending.throttle_ms = connection.charge_due()
         if deferred:
             connection.hold()
             connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
@@ -425,10 +420,12 @@ class ProduceRequests:
                     await work.pause()
             self._broker.commit()
             await self._append_in_slices(pending, header.api_version, call, deferred, work)
-            if connection.limits is not None:
-                connection.unwritten.size += len(frame)
-                connection.unwritten.messages += pending.messages
-                pending.throttle_ms = connection.charge_due(connection.unwritten, work.used_seconds)
+            if (meter := connection.meter) is not None:
+                meter.write_credit -= len(frame)
+                meter.write_message_credit -= pending.messages
+                meter.used_seconds += work.used_seconds
+                meter.is_time_due = True
+                pending.throttle_ms = connection.charge_due()
             pending.done()
             work.leave()
             del frame, call, deferred

@@ -204,16 +204,11 @@ class KafkaRequests:
         if self._audit is not None:
             client_id = header.client_id or ""
             self._audit.enter("kafka", api.name, client_id, header.correlation_id, connection.caller)
-        limits = connection.limits
-        if limits is None:
+        meter = connection.meter
+        if meter is None:
             if self._quotas.is_active and is_admitted:
                 self._find_limits(connection, header.client_id)
-        elif not (
-            is_admitted
-            and limits.epoch == self._quotas.epoch
-            and limits.client_id == header.client_id
-            and limits.user == connection.caller.name
-        ):
+        elif not (is_admitted and meter.epoch == self._quotas.epoch and meter.client_id == header.client_id):
             self._find_limits(connection, header.client_id if is_admitted else None)
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)
@@ -300,8 +295,8 @@ class KafkaRequests:
 
 def _answer(connection: Connection, api: Api, header: RequestHeader, response: Message) -> None:
     answer = connection.reserve()
-    if connection.limits is not None:
-        response = _throttled(connection, response, connection.charge_time())
+    if connection.meter is not None:
+        response = _throttled(connection, response, connection.charge_due())
     if answer.stats is not None:
         for code in error_codes(response):
             if code:
@@ -320,14 +315,14 @@ def _throttled(connection: Connection, response: Message, throttle_ms: int) -> M
 
 
 def _call(connection: Connection, header: RequestHeader, work: Work) -> Call:
-    limits = connection.limits
+    meter = connection.meter
     return Call(
         header.api_version,
         header.client_id or "",
         connection.caller,
         work.pause,
         connection.listener.name,
-        None if limits is None else limits.mutation,
+        None if meter is None else meter.limits.mutation,
     )
 
 
@@ -349,9 +344,9 @@ async def _finish(
             response = await response
         if tenant is not None:
             response = await work.run(tenancy.local(tenant, response))
-        if (limits := connection.limits) is not None:
-            throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
-            response = _throttled(connection, response, throttle_ms)
+        if (meter := connection.meter) is not None:
+            meter.used_seconds += work.used_seconds
+            response = _throttled(connection, response, meter.charge_time())
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
         used.append(response)

@@ -262,7 +262,7 @@ class ShareRequests:
         taken: list[Taken] = []
         if epoch == FINAL_EPOCH:
             await self._close(session)
-        elif request.max_records > 0 and not (request.is_renew_ack or _fetch_wait_ms(connection)):
+        elif request.max_records > 0 and not (request.is_renew_ack or connection.fetch_wait_ms()):
             taken = await SharedFetch(self._broker, connection.caller, session, request, config, work).run()
         try:
             # The right may have been removed while the fetch waited.
@@ -410,22 +410,17 @@ class ShareRequests:
             await self._broker.queues.release_consumer(queue, departure.member_id, partitions)
 
 
-def _fetch_wait_ms(connection: "Connection") -> int:
-    """Return how long the client has to wait for records that it has fetched before."""
-    limits = connection.limits
-    return 0 if limits is None or limits.fetch is None else limits.fetch.wait_ms()
-
-
 def _charge(connection: "Connection", taken: Sequence[Taken], work: Work) -> int:
     """Count bytes and messages of a response, and throttle the connection; return for how long."""
-    limits = connection.limits
-    if limits is None:
+    meter = connection.meter
+    if meter is None:
         return 0
-    throttle_ms = 0 if limits.request is None else limits.request.charge(work.used_seconds)
-    if limits.fetch is not None:
+    meter.used_seconds += work.used_seconds
+    throttle_ms = meter.charge_time()
+    if (fetch_limit := meter.limits.fetch) is not None:
         size = sum(part.covering.length for part in taken)
         messages = sum(len(part.acquired) for part in taken)
-        throttle_ms = max(throttle_ms, limits.fetch.charge(size, messages))
+        throttle_ms = max(throttle_ms, fetch_limit.charge(size, messages))
     connection.mute(throttle_ms)
     return throttle_ms
 
