@@ -140,7 +140,8 @@ def test_a_controller_that_is_paused_is_replaced_and_acknowledges_nothing_when_i
 
         def in_sync() -> bool:
             query = {"state": "under-replicated"}
-            return httpx.get(f"http://{other.http}/cluster/partitions", params=query).json()["total"] == 0
+            found = httpx.get(f"http://{other.http}/cluster/partitions", params=query).json()
+            return bool(found["total"] == 0)
 
         eventually(in_sync, within_s=60, what="its replicas are complete again")
         assert nodes.controller is not former

@@ -363,7 +363,7 @@ class MutantRun:
             raise RuntimeError("the tests fail without a mutant") from None
 
     def _measured_tests(self, session: pytest.Session) -> list[Coverage]:
-        found = []
+        found: list[Coverage] = []
         for item, next_item in itertools.zip_longest(self._items, self._items[1:]):
             with self._measured(found):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
