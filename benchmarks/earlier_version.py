@@ -7,7 +7,10 @@ versions differ, so both have the same neighbours in every round, and there are 
 
 import argparse
 import compileall
+import importlib.metadata
+import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -228,6 +231,21 @@ def checked_out(revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(path)], check=True)
 
 
+def installed(tree: Path, directory: Path) -> Path:
+    """Install the packages that a revision needs and this environment does not have."""
+    lock = (tree / "requirements" / "run.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", lock, re.MULTILINE))
+    present = {each.name.lower().replace("_", "-") for each in importlib.metadata.distributions()}
+    missing = [f"{name}=={version}" for name, version in locked.items() if name not in present]
+    if missing:
+        uv = subprocess.run(
+            [REPOSITORY / "scripts" / "setup", "uv"], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
+        install = ["pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+        subprocess.run([REPOSITORY / uv, *install, "--target", directory, *missing], check=True)
+    return directory
+
+
 def costs(case: Case, servers: Sequence[Server], rounds: int) -> list[list[float]]:
     """Return the cost of a message in every round, by server, after one run each to warm up."""
     found: list[list[float]] = [[] for _ in servers]
@@ -282,7 +300,11 @@ def main() -> None:
             # As installed: otherwise a start compiles what has changed.
             compileall.compile_dir(source / "src", quiet=1)
         room = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ROOM)))
-        versions = [AlpacaMQ(source=REPOSITORY), AlpacaMQ(name=parsed.revision, source=tree)]
+        packages = installed(tree, room / "packages")
+        versions = [
+            AlpacaMQ(source=REPOSITORY),
+            AlpacaMQ(name=parsed.revision, source=tree, packages=packages),
+        ]
         servers: list[Server] = []
         for case in wanted:
             if case == START_CASE:
@@ -292,6 +314,9 @@ def main() -> None:
                     stack.enter_context(running(each, room / f"server-{place}"))
                     for place, each in enumerate(versions)
                 ]
+                if case.startswith("gRPC") and any("grpc" not in each.addresses for each in servers):
+                    print(f"  {case}: {parsed.revision} has no gRPC API", flush=True)
+                    continue
                 unit, found = UNIT, costs(CASES[case], servers, parsed.rounds)
             for version, samples in zip(versions, found, strict=True):
                 collected(case=case, server=version.name, unit=unit, samples=samples)

@@ -116,18 +116,24 @@ class AlpacaMQ:
     """The broker of this repository, with its default configuration except for `settings`."""
 
     def __init__(
-        self, name: str = OURS, settings: Mapping[str, str] | None = None, source: Path = REPOSITORY
+        self,
+        name: str = OURS,
+        settings: Mapping[str, str] | None = None,
+        source: Path = REPOSITORY,
+        packages: Path | None = None,
     ) -> None:
+        """`packages` is a directory of packages that it needs besides those of this environment."""
         self.name = name
+        self._source = source / "src"
         # By names of environment variables.
-        self._settings = {**(settings or {}), "PYTHONPATH": str(source / "src")}
+        path = [self._source] if packages is None else [self._source, packages]
+        self._settings = {**(settings or {}), "PYTHONPATH": os.pathsep.join(map(str, path))}
 
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "alpacamq.node.main"]
         # Earlier versions have no schema registry, or no gRPC API.
-        packages = Path(self._settings["PYTHONPATH"]) / "alpacamq" / "api"
-        newer = [api for api in ("registry", "grpc") if (packages / api).is_dir()]
+        newer = [api for api in ("registry", "grpc") if (self._source / "alpacamq" / "api" / api).is_dir()]
         apis = ("kafka", "http", "sqs", *newer)
         options = [f"--{api}=127.0.0.1:0" for api in apis]
         with (directory / "server.log").open("ab") as log:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from alpacamq.cluster import partition_control
+from alpacamq.cluster import partition_control, topic_control
 from alpacamq.cluster.brokers import Endpoint, FeatureRange
 from alpacamq.cluster.cluster_time import ClusterTime
 from alpacamq.cluster.commands import (
@@ -854,6 +854,19 @@ def test_an_unclean_election_follows_when_it_is_enabled_and_no_replica_is_comple
     assert cluster.state(topic).leader == 2
 
 
+def test_an_unclean_election_follows_when_other_settings_change_with_it() -> None:
+    cluster = Cluster(2)
+    topics = [cluster.create(name, (1, 2)) for name in ("itself", "all")]
+    for topic in topics:
+        cluster.propose(topic, (1,))
+    cluster.kill(1)
+    both = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    cluster.ask(ConfigureTopic(name="itself", overrides=both))
+    assert [cluster.state(topic).leader for topic in topics] == [2, None]
+    cluster.ask(ConfigureBroker(name="", overrides=both))
+    assert [cluster.state(topic).leader for topic in topics] == [2, 2]
+
+
 def test_an_unclean_election_waits_until_a_new_controller_knows_of_damage() -> None:
     cluster = Cluster(2)
     topic = cluster.create("t", (1, 2), unclean_leader_election_enable="true")
@@ -1017,6 +1030,15 @@ def test_a_broker_can_give_up_its_leaders_and_keep_its_replicas() -> None:
     assert cluster.state(topic).leader == 1
 
 
+@pytest.mark.parametrize("others", [(), (2,)])
+def test_a_broker_gives_up_its_leaders_only_if_another_runs(others: tuple[int, ...]) -> None:
+    cluster = Cluster(1 + len(others))
+    cluster.kill(*others)
+    with pytest.raises(InvalidReplication, match="no other broker can take over"):
+        cluster.ask(DrainBroker(broker_id=BrokerId(1), keeps_replicas=True))
+    assert not cluster.image.broker(1).is_draining
+
+
 def test_a_drained_broker_can_keep_the_replicas_it_still_has() -> None:
     cluster = Cluster(4)
     topic = cluster.create("t", (1, 2, 3))
@@ -1116,6 +1138,22 @@ def test_a_topic_created_while_a_broker_restarts_has_as_many_replicas() -> None:
     for state in cluster.image.partitions_of(topic.id):
         assert sorted(state.replicas) == [1, 2, 3]
         assert sorted(state.isr) == [1, 3]
+
+
+def test_a_broker_that_stops_is_not_in_sync_in_new_topics() -> None:
+    cluster = Cluster()
+    cluster.beat(2, wants_shutdown=True)
+    assert cluster.image.broker(2).is_running
+    assert cluster.state(cluster.create("t", (1, 2, 3))).isr == (1, 3)
+
+
+def test_as_many_replicas_are_created_at_once_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_control, "MAX_NEW_REPLICAS", 6)
+    cluster = Cluster()
+    most = CreateTopic(name="t", topic_id=cluster.uuid(), partitions=3, replication_factor=2)
+    assert cluster.ask(most).partitions == 3
+    with pytest.raises(InvalidPartitionCount, match="add partitions in steps"):
+        cluster.ask(AddPartitions(name="t", partitions=7))
 
 
 def test_a_repeated_creation_finds_its_topic() -> None:
@@ -1294,6 +1332,12 @@ def test_partitions_are_added_with_the_factor_of_the_topic() -> None:
             "retention.ms",
             id="removing an unknown setting",
         ),
+        pytest.param(
+            ConfigureBroker(name="", edits=(SettingEdit(EditOperation.DELETE, "listener"),)),
+            InvalidConfig,
+            "'listener'",
+            id="removing an unknown setting of all brokers",
+        ),
         pytest.param(ConfigureBroker(name="x", overrides={}), InvalidRequest, "'x'", id="not a broker id"),
         pytest.param(ConfigureBroker(name="9", overrides={}), UnknownBroker, "9", id="an unknown broker id"),
         pytest.param(AllocateProducerIds(count=0), InvalidRequest, "between", id="no producer ids"),
@@ -1365,6 +1409,30 @@ def test_settings_of_a_broker_are_edited_with_the_defaults_of_all_brokers() -> N
     edits = (SettingEdit(EditOperation.APPEND, "log.cleanup.policy", "delete"),)
     cluster.ask(ConfigureBroker(name="1", edits=edits))
     assert cluster.image.broker_overrides("1") == {"log.cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+def test_a_list_of_a_broker_grows_from_its_default(name: str) -> None:
+    settings = ControllerSettings(topic_defaults={"cleanup.policy": "compact"})
+    edits = (SettingEdit(EditOperation.APPEND, "log.cleanup.policy", "delete"),)
+    for cluster, expected in ((Cluster(1, settings), "compact,delete"), (Cluster(1), "delete")):
+        cluster.ask(ConfigureBroker(name=name, edits=edits))
+        assert cluster.image.broker_overrides(name) == {"log.cleanup.policy": expected}
+
+
+def test_settings_that_do_not_change_are_not_written() -> None:
+    cluster = Cluster()
+    cluster.create("t", (1,), retention_ms="1")
+    cluster.ask(ConfigureBroker(name="", overrides={"log.cleanup.policy": "compact"}))
+    before = len(cluster.log)
+    cluster.ask(ConfigureTopic(name="t", overrides={"retention.ms": "1"}))
+    cluster.ask(ConfigureBroker(name="", overrides={"log.cleanup.policy": "compact"}))
+    # Nor is the removal of what is not set, or can never be set.
+    for removed in ("flush.ms", "retention.bytes"):
+        cluster.ask(ConfigureTopic(name="t", edits=(SettingEdit(EditOperation.DELETE, removed),)))
+    for removed in ("log.retention.ms", "listeners"):
+        cluster.ask(ConfigureBroker(name="", edits=(SettingEdit(EditOperation.DELETE, removed),)))
+    assert len(cluster.log) == before
 
 
 def test_producer_ids_are_handed_out_once() -> None:

@@ -119,6 +119,34 @@ def test_another_node_becomes_controller_when_one_is_killed(tmp_path: Path) -> N
         assert former.id not in leaders(remaining, "made-without-it")
 
 
+def test_a_controller_that_is_paused_is_replaced_and_acknowledges_nothing_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    with running_nodes(tmp_path) as nodes:
+        create(nodes, "orders")
+        load = Load(nodes, "orders")
+        load.send(3000)
+        former = nodes.controller
+        former.suspend()
+        load.send(3000)
+        eventually(lambda: nodes.controller is not former, what="another controller")
+        other = next(node for node in nodes if node is not former)
+        eventually(lambda: former.id not in leaders(other, "orders"), within_s=60, what="other leaders")
+        former.resume()
+        load.finish()
+        assert not load.failed
+        for index in range(PARTITIONS):
+            assert read_all(nodes, "orders", index) == load.acked[index]
+
+        def in_sync() -> bool:
+            query = {"state": "under-replicated"}
+            found = httpx.get(f"http://{other.http}/cluster/partitions", params=query).json()
+            return bool(found["total"] == 0)
+
+        eventually(in_sync, within_s=60, what="its replicas are complete again")
+        assert nodes.controller is not former
+
+
 def test_no_cluster_is_founded_while_a_listed_node_is_missing(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 3)
     first, second, third = nodes

@@ -1,7 +1,8 @@
 """Changes every condition of the cluster's cores, one at a time, and runs their tests and simulations.
 
 A mutant that no test notices shows a rule that is not tested, or one that is not needed. Survivors are
-looked up in `mutants_accepted.txt`; any other is reported, and the run fails.
+looked up in `mutants_accepted.txt`; any other is reported, and the run fails. A mutant is given to the tests
+and seeds that run the changed line, the shortest first: to the others it makes no difference.
 
     python -m tests.simulation.mutants raft            all mutants of a core
     python -m tests.simulation.mutants raft --quick    without properties and simulations, which kill more
@@ -21,12 +22,14 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -36,9 +39,10 @@ from tests.simulation.__main__ import run_until_failure, runner
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src"
 ACCEPTED = Path(__file__).parent / "mutants_accepted.txt"
-# Of processor time, so that a busy machine kills no mutant: all tests take about 5 s, a seed 0.2 s.
-TESTS_LIMIT_S = 60.0
-SEED_LIMIT_S = 20.0
+# How much processor time a test or a seed may take: in times of what it takes without a mutant, traced, and
+# at least. Not time by the clock, so that a busy machine kills no mutant.
+LIMIT = 4
+MIN_LIMIT_S = 2.0
 DEFAULT_SEEDS = 150
 NOT_RUN = 99  # exit code
 # Without the plugins that these tests do not need: they take longer than the tests.
@@ -88,7 +92,8 @@ class Mutant:
     """One change of one module."""
 
     module: str
-    line: int
+    # Of the changed expression. None runs without one of them.
+    lines: range
     function: str
     before: str
     after: str
@@ -102,6 +107,13 @@ class Mutant:
         """What the list of accepted mutants calls it. Without the line, which moves."""
         name = f"{self.module}:{self.function}: {self.before} => {self.after}"
         return name if self.number == 1 else f"{name} ({self.number})"
+
+    @property
+    def line(self) -> int:
+        return self.lines.start
+
+    def runs_in(self, coverage: "Coverage") -> bool:
+        return any((self.module, line) in coverage.lines for line in self.lines)
 
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -175,8 +187,10 @@ def mutants(module: str) -> list[Mutant]:
                     before, after = _shown(child), _shown(variant)
                     if isinstance(child, ast.Constant):
                         before, after = _shown(parent), _shown(_with(parent, field, place, variant))
+                    end = child.test if isinstance(child, ast.If) else child
+                    lines = range(line, (getattr(end, "end_lineno", None) or line) + 1)
                     make_source = partial(_replaced, tree, parent, field, place, variant)
-                    mutant = Mutant(module, line, function, before, after, make_source)
+                    mutant = Mutant(module, lines, function, before, after, make_source)
                     found.setdefault(f"{line} {mutant.name}", mutant)
     seen: Counter[str] = Counter()
     numbered: list[Mutant] = []
@@ -261,6 +275,38 @@ def _codes(code: CodeType) -> dict[str, CodeType]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a test or a seed runs of a core, and how long that takes."""
+
+    lines: frozenset[tuple[str, int]]
+    seconds: float
+
+
+@contextmanager
+def traced_lines(modules: Sequence[str], found: set[tuple[str, int]]) -> Iterator[None]:
+    """Add the lines of these modules that run in this thread."""
+    base = SOURCE / "alpacamq"
+    names = {str(base / module): module for module in modules}
+
+    def trace_call(frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
+        module = names.get(frame.f_code.co_filename)
+        if module is None:
+            return None
+
+        def trace_line(frame: FrameType, _event: str, _argument: object) -> Callable[..., Any]:
+            found.add((module, frame.f_lineno))
+            return trace_line
+
+        return trace_line
+
+    sys.settrace(trace_call)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
 class MutantRun:
     """A plugin of pytest: runs the collected tests, and simulations, with each mutant.
 
@@ -272,6 +318,7 @@ class MutantRun:
         self._seeds = 0 if is_quick else seeds
         self._is_quick = is_quick
         self._processes = processes
+        self._context = multiprocessing.get_context("fork")
         self.survivors = 0
 
     def run(self, to_run: Sequence[Mutant]) -> None:
@@ -290,25 +337,61 @@ class MutantRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        session.items.sort(key=_is_property)  # they take longer than all the others
         if self._is_quick:
             session.items[:] = [item for item in session.items if not _is_property(item)]
-        if not list(self._survivors([None], session)):
-            raise RuntimeError("the tests fail without a mutant")
-        for mutant in self._survivors(self._to_run, session):
-            assert mutant is not None
+        self._items = session.items
+        of_tests, of_seeds = self._coverage(session)
+        print(f"{len(of_tests)} tests, {len(of_seeds)} seeds, {len(self._to_run)} mutants", flush=True)
+        self._tests = sorted(zip(of_tests, session.items, strict=True), key=lambda pair: pair[0].seconds)
+        self._seed_coverage = of_seeds
+        for mutant in self._survivors(session):
             self.survivors += 1
             print(f"SURVIVED {mutant.line} {mutant.name}", flush=True)
         return True
 
-    def _survivors(self, to_run: Sequence[Mutant | None], session: pytest.Session) -> Iterator[Mutant | None]:
-        context = multiprocessing.get_context("fork")
-        left = deque(to_run)
-        running: dict[int, tuple[Mutant | None, BaseProcess]] = {}
+    def _coverage(self, session: pytest.Session) -> list[list[Coverage]]:
+        """Measure the tests and the seeds, beside each other."""
+        receivers = []
+        for measure in (partial(self._measured_tests, session), self._measured_seeds):
+            receiver, sender = self._context.Pipe(duplex=False)
+            self._context.Process(target=_send, args=(measure, sender)).start()
+            sender.close()
+            receivers.append(receiver)
+        try:
+            return [receiver.recv() for receiver in receivers]
+        except EOFError:
+            raise RuntimeError("the tests fail without a mutant") from None
+
+    def _measured_tests(self, session: pytest.Session) -> list[Coverage]:
+        found: list[Coverage] = []
+        for item, next_item in itertools.zip_longest(self._items, self._items[1:]):
+            with self._measured(found):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            assert not session.testsfailed, item.nodeid
+        return found
+
+    def _measured_seeds(self) -> list[Coverage]:
+        found: list[Coverage] = []
+        for seed in range(self._seeds):
+            with self._measured(found):
+                assert run_until_failure(self._core.scenario, seed, 1), seed
+        return found
+
+    @contextmanager
+    def _measured(self, found: list[Coverage]) -> Iterator[None]:
+        lines: set[tuple[str, int]] = set()
+        begun = time.process_time()
+        with traced_lines(modules_of(self._core), lines):
+            yield
+        found.append(Coverage(frozenset(lines), time.process_time() - begun))
+
+    def _survivors(self, session: pytest.Session) -> Iterator[Mutant]:
+        left = deque(self._to_run)
+        running: dict[int, tuple[Mutant, BaseProcess]] = {}
         while left or running:
             while left and len(running) < self._processes:
                 mutant = left.popleft()
-                process: BaseProcess = context.Process(target=self._survive, args=(mutant, session))
+                process: BaseProcess = self._context.Process(target=self._survive, args=(mutant, session))
                 process.start()
                 running[process.sentinel] = (mutant, process)
             for sentinel in wait(running):
@@ -320,41 +403,62 @@ class MutantRun:
                 if process.exitcode == 0:
                     yield mutant
 
-    def _survive(self, mutant: Mutant | None, session: pytest.Session) -> None:
+    def _survive(self, mutant: Mutant, session: pytest.Session) -> None:
         """Run the tests and the simulation in this process, and end it: with 0 if all passes."""
-        if mutant is not None:
-            try:
-                install(mutant)
-            except Exception as error:  # noqa: BLE001 - reported, and the run ends
-                print(f"{mutant.name}: {error!r}", flush=True)
-                os._exit(NOT_RUN)
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
-            os.dup2(nowhere.fileno(), 2)
-        is_alive = passes_tests(session) and passes_seeds(self._core.scenario, self._seeds if mutant else 1)
+        try:
+            install(mutant)
+        except Exception as error:  # noqa: BLE001 - reported, and the run ends
+            print(f"{mutant.name}: {error!r}", flush=True)
+            os._exit(NOT_RUN)
+        _discard_output()
+        tests = [(coverage, item) for coverage, item in self._tests if mutant.runs_in(coverage)]
+        seeds = [(cov, seed) for seed, cov in enumerate(self._seed_coverage) if mutant.runs_in(cov)]
+        is_alive = passes_tests(session, tests) and passes_seeds(self._core.scenario, seeds)
         os._exit(0 if is_alive else 1)
+
+
+def _send(measure: Callable[[], list[Coverage]], sender: Connection) -> None:
+    """Measure in this process, and end it."""
+    errors = os.dup(2)
+    _discard_output()
+    try:
+        sender.send(measure())
+    except AssertionError as error:
+        os.write(errors, f"failed: {error}\n".encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def _discard_output() -> None:
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
 
 
 def _is_property(item: pytest.Item) -> bool:
     return hasattr(getattr(item, "obj", None), "hypothesis") or item.name == "runTest"  # of a state machine
 
 
-def passes_tests(session: pytest.Session) -> bool:
-    # A mutant that goes on for ever ends by the signal.
-    signal.setitimer(signal.ITIMER_VIRTUAL, TESTS_LIMIT_S)
-    for item, next_item in itertools.zip_longest(session.items, session.items[1:]):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+def passes_tests(session: pytest.Session, tests: Sequence[tuple[Coverage, pytest.Item]]) -> bool:
+    for (coverage, item), following in itertools.zip_longest(tests, tests[1:]):
+        _limit(coverage)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following and following[1])
         if session.testsfailed:
             return False
     return True
 
 
-def passes_seeds(scenario: str, seeds: int) -> bool:
-    for seed in range(seeds):
-        signal.setitimer(signal.ITIMER_VIRTUAL, SEED_LIMIT_S)
+def passes_seeds(scenario: str, seeds: Sequence[tuple[Coverage, int]]) -> bool:
+    for coverage, seed in seeds:
+        _limit(coverage)
         if not run_until_failure(scenario, seed, 1):
             return False
     return True
+
+
+def _limit(coverage: Coverage) -> None:
+    """Let a mutant that goes on for ever end by the signal."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(LIMIT * coverage.seconds, MIN_LIMIT_S))
 
 
 def accepted() -> dict[str, str]:

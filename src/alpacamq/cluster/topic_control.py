@@ -1,7 +1,6 @@
 """Decisions about topics and settings, on the pending image."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import msgspec
 
@@ -170,8 +169,8 @@ class TopicControl:
         )
 
     def _may_be_in_sync(self, broker_id: int) -> bool:
-        broker = self._image.brokers.get(BrokerId(broker_id))
-        return broker is not None and broker.is_running and not broker.is_shutting_down
+        broker = self._image.broker(BrokerId(broker_id))
+        return broker.is_running and not broker.is_shutting_down
 
     def delete(self, command: DeleteTopic) -> Topic:
         topic = self._image.topic(command.name)
@@ -247,7 +246,7 @@ class TopicControl:
             before,
             BROKER_SETTINGS,
             check_name=_check_removable,
-            default=partial(self._broker_default, name),
+            default=lambda name: self._default(TOPIC_NAMES[name]),
         )
         if name != ALL_BROKERS and overrides.get(MIN_ISR, before.get(MIN_ISR)) != before.get(MIN_ISR):
             # The controller would not know which replicas are complete.
@@ -258,17 +257,9 @@ class TopicControl:
         )
         if not command.dry_run and overrides != before:
             self._pending.put(broker_config_change(name, overrides))
-            if name == ALL_BROKERS and _is_about_replicas(before, overrides):
+            if _is_about_replicas(before, overrides):
                 self._partitions.settings_changed(list(self._image.topics.values()))
         return Done()
-
-    def _broker_default(self, resource: str, name: str) -> str:
-        topic_name = TOPIC_NAMES[name]
-        if resource == ALL_BROKERS or topic_name not in self._of_all_brokers:
-            of_file = self._settings.topic_defaults
-            setting = SETTINGS[topic_name]
-            return of_file[topic_name] if topic_name in of_file else setting.text(setting.default)
-        return self._of_all_brokers[topic_name]
 
 
 def _changed(

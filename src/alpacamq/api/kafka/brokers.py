@@ -1,5 +1,6 @@
 """The brokers and partition leaders of the cluster, as Kafka clients see them."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -24,13 +25,14 @@ class BrokerNode(NamedTuple):
     is_fenced: bool = False
 
 
-async def learn_topics(backend: Backend, names: Iterable[str]) -> None:
+async def learn_topics(backend: Backend, names: Iterable[str], within_s: float | None = None) -> None:
     """Catch up with the cluster if a topic is unknown, as a controller would know it that gets the request.
 
     If that fails the topic stays unknown; clients try again after UNKNOWN_TOPIC_OR_PARTITION.
     """
-    with suppress(AlpacaError):
-        await backend.broker.topics.learn(names)
+    with suppress(AlpacaError, TimeoutError):
+        async with asyncio.timeout(within_s):
+            await backend.broker.topics.learn(names)
 
 
 def node_in(image: ClusterImage, broker_id: int, listener: str) -> BrokerNode | None:

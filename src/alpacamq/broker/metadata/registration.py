@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,7 +14,13 @@ from alpacamq.cluster.image import FEATURES
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.log.sealed_file import Missing, Unreadable, read_sealed, write_sealed
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError, StaleBrokerEpoch, StorageFailed, UnknownBroker
+from alpacamq.model.errors import (
+    AlpacaError,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+    StorageFailed,
+    UnknownBroker,
+)
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.version import VERSION
@@ -29,6 +36,8 @@ REGISTER_SECONDS = 5.0
 # A broker that stops asks for leave this often, and goes without after this long.
 SHUTDOWN_INTERVAL_SECONDS = 0.1
 SHUTDOWN_SECONDS = 10.0
+# A cluster without a controller for so long has lost its majority, perhaps because all of its nodes stop.
+ELECTION_SECONDS = 3.0
 
 # A clock that differs more from cluster time is reported.
 MAX_CLOCK_ERROR_MS = 5_000
@@ -223,9 +232,10 @@ class Registration:
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 while True:
-                    reply = await self._metadata.ask(self._heartbeat())
-                    if reply.may_shut_down:
-                        return
+                    with suppress(RequestTimedOut):
+                        reply = await self._metadata.ask(self._heartbeat(), ELECTION_SECONDS)
+                        if reply.may_shut_down:
+                            return
                     await asyncio.sleep(SHUTDOWN_INTERVAL_SECONDS)
         except (AlpacaError, TimeoutError) as error:
             log.warning("leaders_not_moved", reason=str(error) or "no answer in time")

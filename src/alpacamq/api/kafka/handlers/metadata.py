@@ -12,6 +12,7 @@ from alpacamq.api.kafka.brokers import (
     PartitionView,
     all_nodes,
     controller_node,
+    learn_topics,
     live_node,
     live_nodes,
     own_node,
@@ -58,6 +59,8 @@ from alpacamq.protocol.messages.topics import (
 )
 from alpacamq.security.acls import Operation
 
+# How long a client waits that names a topic this node has not heard of, while the controller does not answer.
+LEARN_SECONDS = 0.25
 _MAX_DESCRIBED_PARTITIONS = 2000
 # Topics and partitions described without a stop.
 _AT_ONCE = 200
@@ -84,7 +87,7 @@ def metadata(
     entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
     found = [_find(backend, entry, call) for entry in entries]
     if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
-        None in found and _creates(backend, request)
+        None in found and (_creates(backend, request) or backend.broker.metadata.may_be_behind)
     ):
         return _in_slices(backend, request, call)
     live = _live_ids(backend)
@@ -105,6 +108,7 @@ async def describe_topic_partitions(
     backend: Backend, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Return a page of partitions by name and index, so that responses do not grow with the cluster."""
+    await learn_topics(backend, (topic.name for topic in request.topics), LEARN_SECONDS)
     image = backend.broker.topics.image
     live = _live_ids(backend)
     after = "" if request.cursor is None else request.cursor.topic_name
@@ -173,6 +177,8 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
         entries = [MetadataRequestTopic(name=name) for name in list(backend.broker.topics.image.topics)]
     else:
         entries = list(request.topics)
+        named = (entry.name for entry in entries if entry.name is not None)
+        await learn_topics(backend, named, LEARN_SECONDS)
     topics = []
     live = _live_ids(backend)
     seen: set[tuple[str | None, UUID]] = set()
