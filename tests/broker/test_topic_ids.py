@@ -14,6 +14,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import DelayedMessage
 from alpacamq.broker.later import Later
 from alpacamq.broker.publishing import Message, Published
+from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import CommitRequest, FetchOffsetsRequest, OffsetToCommit
 from alpacamq.model.errors import AlpacaError, StaleReceipt
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -59,6 +60,28 @@ async def committed(broker: Broker) -> int:
     assert [each.offset for each in everything.offsets] == ([found] if found >= 0 else [])
     assert [lag.reached for lag in await broker.lags.of([GROUP])] == ([found] if found >= 0 else [])
     return found
+
+
+async def test_groups_are_examined_once_for_topics_that_are_deleted_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"topic-{number}" for number in range(40)]
+    examined = []
+    groups_with_offsets = GroupCoordinator.groups_with_offsets
+
+    def counted(coordinator: GroupCoordinator) -> Iterator[tuple[str, int]]:
+        examined.append(coordinator)
+        return groups_with_offsets(coordinator)
+
+    async with running(tmp_path) as broker:
+        await asyncio.gather(*(broker.topics.create(topic, partitions=1) for topic in topics))
+        offsets = tuple(OffsetToCommit(topic=topic, partition=0, offset=0) for topic in topics)
+        await broker.groups.ask(CommitRequest(group=GROUP, offsets=offsets))
+        monkeypatch.setattr(GroupCoordinator, "groups_with_offsets", counted)
+        await asyncio.gather(*(broker.topics.delete(topic) for topic in topics))
+        assert (await broker.groups.ask(FetchOffsetsRequest(group=GROUP))).offsets == ()
+        hosts = len(set(map(id, examined)))
+        assert len(examined) <= 10 * hosts, "less than once for each topic"
 
 
 async def test_a_recreated_topic_has_no_committed_offsets(

@@ -269,7 +269,7 @@ def test_an_empty_group_can_change_its_protocol_and_keeps_its_offsets(groups: St
     groups.check_log()
     groups.restart()
     assert isinstance(groups.ask(DescribeRequest(group=GROUP)), StreamsGroupDescription)
-    assert groups.machine.partitions_in(GROUP, "lines") == [LINES_0]
+    assert groups.machine.partitions_in(GROUP, {"lines"}) == {"lines": [LINES_0]}
 
 
 def test_settings_of_a_group_take_effect(groups: StreamsHost) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -93,6 +94,9 @@ class Groups:
             answer=self._answer,
         )
         self._tasks: asyncio.TaskGroup | None = None
+        # Deleted topics whose offsets are to be dropped, and who drops them.
+        self._deleted_topics: set[str] = set()
+        self._dropping_offsets = asyncio.Lock()
         self._creating_topics: set[str] = set()  # streams groups whose internal topics are being created
 
     async def run(self) -> None:
@@ -218,12 +222,26 @@ class Groups:
         """Drop every group's offsets of a deleted topic; returns once that is on disk.
 
         This saves space. Offsets that are left behind have the id of the deleted topic and are not used.
+        Topics that are deleted while the groups are examined for others wait, and are dropped together.
         """
+        self._deleted_topics.add(topic)
+        async with self._dropping_offsets:
+            if topic not in self._deleted_topics:
+                return  # dropped with another
+            topics, self._deleted_topics = self._deleted_topics, set()
+            try:
+                await self._drop_topics(topics)
+            except BaseException:
+                self._deleted_topics |= topics
+                raise
+
+    async def _drop_topics(self, topics: AbstractSet[str]) -> None:
         for host in self._machines.started:
             if (machine := host.machine) is None:
-                host.post(TopicDeleted(topic=topic, current_id=self._topic_id(topic)))
+                for topic in topics:
+                    host.post(TopicDeleted(topic=topic, current_id=self._topic_id(topic)))
             else:
-                await self._drop_offsets(host, machine, topic)
+                await self._drop_offsets(host, machine, topics)
         await self._machines.flush()
 
     async def settled(self) -> None:
@@ -245,17 +263,17 @@ class Groups:
                 log.info("share_member_not_released", group=departure.group, topic=topic, reason=str(error))
 
     async def _drop_offsets(
-        self, host: StateMachineHost[GroupCoordinator], machine: GroupCoordinator, topic: str
+        self, host: StateMachineHost[GroupCoordinator], machine: GroupCoordinator, topics: AbstractSet[str]
     ) -> None:
-        """Drop a topic's offsets a few at a time: there may be a million of them."""
+        """Drop the offsets of topics a few at a time: there may be a million of them."""
         examined = 0
         for group, count in machine.groups_with_offsets():
-            partitions = machine.partitions_in(group, topic)
-            for at in range(0, len(partitions), DROPPED_AT_ONCE):
-                # If the machine fails meanwhile, the next one is loaded without the deleted topic.
-                some = partitions[at : at + DROPPED_AT_ONCE]
-                host.post(OffsetsDropped(group=group, partitions=some, current_id=self._topic_id(topic)))
-                await asyncio.sleep(0)
+            for topic, partitions in machine.partitions_in(group, topics).items():
+                for at in range(0, len(partitions), DROPPED_AT_ONCE):
+                    # If the machine fails meanwhile, the next one is loaded without the deleted topic.
+                    some = partitions[at : at + DROPPED_AT_ONCE]
+                    host.post(OffsetsDropped(group=group, partitions=some, current_id=self._topic_id(topic)))
+                    await asyncio.sleep(0)
             examined += 1 + count
             if examined >= EXAMINED_AT_ONCE:
                 examined = 0

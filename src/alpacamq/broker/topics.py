@@ -11,6 +11,7 @@ During start-up, partitions can be found as they become ready; differences wait 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
@@ -56,6 +57,8 @@ ID_BYTES = 16
 CONFIGURED_AT_ONCE = 50
 # Settings that are kept besides those of two for each topic.
 SPARE_CONFIGS = 100
+# Deleted topics that are removed together: what listeners examine for one, they examine once for all.
+DELETED_AT_ONCE = 50
 # When to try again to open partitions that could not be opened.
 REOPEN_SECONDS = 10.0
 NO_CONTACT = "the controller does not answer this broker, and may have elected another leader"
@@ -127,7 +130,7 @@ class Topics:
         self._deleted: dict[TopicId, Topic] = {}
         self._defaults_changed = False
         self._applying: asyncio.Task[None] | None = None
-        self._current: TopicId | None = None
+        self._current: set[TopicId] = set()
         self._failures: dict[TopicId, AlpacaError] = {}
         self._waiting: dict[TopicId, list[asyncio.Future[None]]] = {}
         self._to_reopen: list[TopicId] = []
@@ -596,31 +599,44 @@ class Topics:
         """Apply differences until there are none."""
         try:
             while self._changed or self._deleted or self._defaults_changed:
-                failure = None
                 if self._deleted:
-                    self._current = next(iter(self._deleted))
-                    await self._remove(self._deleted.pop(self._current))
-                elif self._defaults_changed:
+                    await self._apply_deletions()
+                    continue
+                if self._defaults_changed:
                     self._defaults_changed = False
                     await self._apply_defaults()
                     continue
-                else:
-                    self._current = next(iter(self._changed))
-                    del self._changed[self._current]
-                    failure = await self._apply_topic(self._current)
-                self._failures.pop(self._current, None)
-                if failure is not None:
-                    self._failures[self._current] = failure
-                topic_id, self._current = self._current, None
-                if topic_id not in self._changed:
-                    self._notify_applied(topic_id, failure)
+                topic_id = next(iter(self._changed))
+                del self._changed[topic_id]
+                self._current = {topic_id}
+                self._note_applied(topic_id, await self._apply_topic(topic_id))
         except Exception:
             log.exception("metadata_not_applied")
-            if self._current is not None:
-                self._reopen_later(self._current)
+            for topic_id in self._current:
+                self._reopen_later(topic_id)
             self._fail_waiting(StorageFailed("a change of the metadata could not be applied; see the log"))
         finally:
-            self._applying = self._current = None
+            self._applying = None
+            self._current = set()
+
+    async def _apply_deletions(self) -> None:
+        """Delete what this broker has of some deleted topics."""
+        topics = [self._deleted.pop(topic_id) for topic_id in [*islice(self._deleted, DELETED_AT_ONCE)]]
+        self._current = {topic.id for topic in topics}
+        async with asyncio.TaskGroup() as removals:
+            for topic in topics:
+                removals.create_task(self._remove(topic))
+        for topic in topics:
+            self._note_applied(topic.id, None)
+
+    def _note_applied(self, topic_id: TopicId, failure: AlpacaError | None) -> None:
+        """Remember the outcome of applying a topic, and notify those that wait for it."""
+        self._current.discard(topic_id)
+        self._failures.pop(topic_id, None)
+        if failure is not None:
+            self._failures[topic_id] = failure
+        if topic_id not in self._changed:
+            self._notify_applied(topic_id, failure)
 
     async def _apply_topic(self, topic_id: TopicId) -> AlpacaError | None:
         """Open, lead, follow, configure and delete the partitions of a topic; return the first failure."""
@@ -757,7 +773,7 @@ class Topics:
 
     async def _applied_to(self, topic_id: TopicId) -> None:
         """Return once the differences of a topic are applied here. Raises what prevents it."""
-        if topic_id in self._changed or topic_id in self._deleted or topic_id == self._current:
+        if topic_id in self._changed or topic_id in self._deleted or topic_id in self._current:
             await self._next_application(topic_id)
         elif (failure := self._failures.get(topic_id)) is not None:
             raise failure.with_traceback(None)

@@ -155,12 +155,13 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _lag(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import find_groups
+    from alpacamq.client.kafka.groups import find_groups_with_members
 
     from .group_offsets import lag_by_topic
 
     with connect(parsed) as cluster:
-        found = lag_by_topic(cluster, find_groups(cluster, list(dict.fromkeys(parsed.groups))))
+        groups = find_groups_with_members(cluster, list(dict.fromkeys(parsed.groups)))
+        found = lag_by_topic(cluster, groups)
     output.show(
         [each.plain() for each in found],
         Table(

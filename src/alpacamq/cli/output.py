@@ -70,7 +70,13 @@ def print_message(message: str) -> None:
 
 def json_text(data: Plain, indent: int | None = None) -> str:
     """Encode as JSON that is safe on a terminal: JSON itself allows some control characters."""
-    return escape_controls(json.dumps(data, indent=indent, ensure_ascii=False))
+    text = json.dumps(data, ensure_ascii=False)
+    if indent is not None:
+        import msgspec  # not for --help
+
+        # json indents in Python code, which takes most of the time of a long list.
+        text = msgspec.json.format(text, indent=indent)
+    return escape_controls(text)
 
 
 def wants_colour(choice: str, stream: TextIO) -> bool:

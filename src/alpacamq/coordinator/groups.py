@@ -1,6 +1,7 @@
 """The group coordinator: the groups and offsets of one partition of the offsets topic."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -336,9 +337,9 @@ class GroupCoordinator(HandlesOneByOne):
         """Yield groups with their number of committed offsets; a group may occur twice."""
         return ((group, self._offsets.count(group)) for group in self._offsets.groups_now())
 
-    def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic with committed or pending offsets of a group."""
-        return self._offsets.partitions_in(group, topic)
+    def partitions_in(self, group: str, topics: AbstractSet[str]) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of these topics with committed or pending offsets of a group, by topic."""
+        return self._offsets.partitions_in(group, topics)
 
     def trim_offsets(self, limit_of: LimitOf) -> Outcome:
         """Drop offsets of deleted topics, and move those beyond the end of a cut log back."""

@@ -12,6 +12,7 @@ deletion, when it is loaded, or by the next commit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -95,10 +96,14 @@ class Offsets:
         """Iterate over a copy of the groups with offsets; one with both kinds of offsets occurs twice."""
         return chain(list(self._committed), list(self._pending))
 
-    def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic with a committed or pending offset."""
-        known = {*self._committed.get(group, ()), *self._pending.get(group, ())}
-        return [partition for partition in known if partition.topic == topic]
+    def partitions_in(self, group: str, topics: AbstractSet[str]) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of these topics with a committed or pending offset, by topic."""
+        committed, pending = self._committed.get(group, {}), self._pending.get(group, {})
+        found: dict[str, list[TopicPartition]] = {}
+        for partition in chain(committed, (each for each in pending if each not in committed)):
+            if partition.topic in topics:
+                found.setdefault(partition.topic, []).append(partition)
+        return found
 
     def has_any(self, group: str) -> bool:
         return group in self._committed or group in self._pending

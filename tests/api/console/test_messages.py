@@ -195,6 +195,25 @@ def test_new_messages_appear_on_top_as_they_arrive(tab: Tab, http: httpx.Client,
     expect(tab.page.get_by_role("status").filter(has_text="4 received")).to_be_visible()
 
 
+def test_a_live_view_with_a_filter_shows_what_matches(tab: Tab, http: httpx.Client, made: str) -> None:
+    tab.open("/messages/{}", made)
+    tab.page.get_by_label("Read", exact=True).select_option("live")
+    tab.page.get_by_label("Filter", exact=True).fill("value.total > 100")
+    tab.button("Read").click()
+    expect(tab.page.get_by_text("Waiting for new messages that match.")).to_be_visible()
+    for total in (50, 150, 99, 101):
+        http.post(f"/topics/{made}/messages", json={"value": json.dumps({"total": total})}).raise_for_status()
+    lines = tab.page.locator(".messages .excerpt")
+    expect(lines).to_have_text(['{"total": 101}', '{"total": 150}'])
+    expect(tab.page.get_by_text("4 received, 2 match")).to_be_visible()
+
+
+def test_a_live_view_says_what_is_wrong_with_a_filter(tab: Tab, made: str) -> None:
+    with tab.expecting("status of 422"):
+        tab.open("/messages/{}?by=live&at=value.total%20>>%201", made)
+        expect(tab.page.locator("#main")).to_contain_text("filter: ")
+
+
 def test_a_live_view_of_one_partition_leaves_out_what_is_too_much(
     tab: Tab, http: httpx.Client, made: str
 ) -> None:

@@ -75,6 +75,9 @@ class Cluster:
         self._tls = tls
         self._others = others
         self._connections: dict[Address, Connection] = {}
+        # The last list of all topics, for the first question about leaders that follows it. Only for the
+        # first: it may be out of date, and then the question is asked again.
+        self._listed: MetadataResponse | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +142,8 @@ class Cluster:
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
         answer = self.any_broker().call(request, MetadataResponse)
         check("reading metadata", answer.error_code)
+        if names is None:
+            self._listed = answer
         return answer
 
     @retry_transient
@@ -159,12 +164,11 @@ class Cluster:
     ) -> list[tuple[Connection, list[TopicPartition]]]:
         """Group partitions by the connection to their leader."""
         wanted = sorted(set(partitions))
-        metadata = self.metadata(sorted({partition.topic for partition in wanted}))
-        leaders = {
-            TopicPartition(TopicName(topic.name or ""), partition.partition_index): partition.leader_id
-            for topic in metadata.topics
-            for partition in topic.partitions
-        }
+        metadata, self._listed = self._listed, None
+        leaders = {} if metadata is None else _leaders(metadata)
+        if metadata is None or any(leaders.get(partition, -1) < 0 for partition in wanted):
+            metadata = self.metadata(sorted({partition.topic for partition in wanted}))
+            leaders = _leaders(metadata)
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in wanted:
             if partition not in leaders:
@@ -196,6 +200,14 @@ class Cluster:
         if connection is None or not connection.is_open:
             connection = self._connections[address] = Connection(address, login=self._login, tls=self._tls)
         return connection
+
+
+def _leaders(metadata: MetadataResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(TopicName(topic.name or ""), partition.partition_index): partition.leader_id
+        for topic in metadata.topics
+        for partition in topic.partitions
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Lists, describes and deletes groups of every protocol."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from alpacamq.client.errors import NotFound, Refused, check
@@ -42,6 +42,7 @@ from .topics import list_topics
 CONSUMER = "consumer"
 SHARE = "share"
 STREAMS = "streams"
+EMPTY = "Empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +98,41 @@ def find_group(cluster: Cluster, name: str) -> Group:
 
 def find_groups(cluster: Cluster, names: Sequence[str] = ()) -> list[Group]:
     """Describe groups, by default all; NotFound if one of `names` does not exist."""
+    groups = _listed(cluster, names)
+    return _find(cluster, names, groups, {})
+
+
+def find_groups_with_members(cluster: Cluster, names: Sequence[str] = ()) -> list[Group]:
+    """Describe groups as `find_groups` does, but those without members only as they are listed.
+
+    That is, without assignor and coordinator. Most of many groups have no members.
+    """
+    groups = _listed(cluster, names)
+    empty = {
+        name: Group(name=name, kind=group.kind, state=group.state, assignor="", coordinator="", members=())
+        for name, group in groups.items()
+        if group.state == EMPTY
+    }
+    return _find(cluster, names, groups, empty)
+
+
+def _listed(cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSummary]:
     groups = {group.name: group for group in list_groups(cluster)}
     for name in names:
         if name not in groups:
             raise NotFound("group", name, groups)
+    return groups
+
+
+def _find(
+    cluster: Cluster, names: Sequence[str], groups: Mapping[str, GroupSummary], known: Mapping[str, Group]
+) -> list[Group]:
+    """Describe the groups that are not known."""
     kinds: dict[str, list[str]] = {}
     for name in names or groups:
-        kinds.setdefault(groups[name].kind, []).append(name)
-    found: dict[str, Group] = {}
+        if name not in known:
+            kinds.setdefault(groups[name].kind, []).append(name)
+    found = dict(known)
     for kind, theirs in kinds.items():
         for described in _describe(cluster, kind, theirs):
             try:

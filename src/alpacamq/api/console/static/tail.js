@@ -11,11 +11,12 @@ const EVERY_MS = 1000;
 const LIMIT = 500;
 const SHOWN = 500;
 
-/** Show in `place` what arrives in these partitions from now on. */
-export function tail(view, topic, parts, place) {
+/** Show in `place` what arrives in these partitions from now on; with a filter, what matches it. */
+export function tail(view, topic, parts, filter, place) {
   let next = Object.fromEntries(parts.map((part) => [part.partition, part.end_offset]));
   let found = [];
   let received = 0;
+  let matching = 0;
   let skipped = 0;
   let isPaused = false;
   const pause = () => {
@@ -29,10 +30,17 @@ export function tail(view, topic, parts, place) {
   const load = async (signal) => {
     if (isPaused) return;
     const offsets = Object.entries(next).map(([part, offset]) => `${part}:${offset}`).join(",");
-    const answer = await get(path`/topics/${topic}/messages`, { offsets, limit: LIMIT, decode: true }, signal, parseExactly);
+    const asked = { offsets, limit: LIMIT, decode: true };
+    const answer = filter
+      ? await get(path`/topics/${topic}/messages/find`, { ...asked, filter }, signal, parseExactly)
+      : await get(path`/topics/${topic}/messages`, asked, signal, parseExactly);
     next = answer.next_offsets;
-    received += answer.messages.length;
-    found = [...answer.messages.toReversed(), ...found].slice(0, SHOWN);
+    received += filter ? answer.looked_at : answer.messages.length;
+    matching += answer.messages.length;
+    const latest = answer.messages.toReversed();
+    // A search answers partition by partition.
+    if (filter) latest.sort((one, other) => other.timestamp - one.timestamp);
+    found = [...latest, ...found].slice(0, SHOWN);
     skipped += catchUp(answer.end_offsets, parts.length);
   };
   /** Go on near the end if more arrives than can be shown; return the number of messages left out. */
@@ -44,14 +52,20 @@ export function tail(view, topic, parts, place) {
     next = Object.fromEntries(Object.entries(ends).map(([part, end]) => [part, Math.max(before[part], end - share)]));
     return Object.entries(next).reduce((sum, [part, offset]) => sum + offset - before[part], 0);
   };
+  const counts = () => [
+    `${format.count(received)} received`,
+    filter ? `, ${format.count(matching)} match` : "",
+    skipped ? `, ${format.count(skipped)} left out: more arrives than can be shown` : "",
+    matching > SHOWN ? `; the last ${SHOWN} are shown` : "",
+  ];
   const draw = () => [
     h(
       "div",
       { class: "split" },
-      h("span", { class: "note", role: "status" }, isPaused ? "Paused. " : "Live. ", `${format.count(received)} received`, skipped ? `, ${format.count(skipped)} left out: more arrives than can be shown` : "", received > SHOWN ? `; the last ${SHOWN} are shown` : ""),
+      h("span", { class: "note", role: "status" }, isPaused ? "Paused. " : "Live. ", counts()),
       h("span", { class: "actions" }, h("button", { type: "button", "aria-pressed": String(isPaused), on: { click: pause } }, isPaused ? "Resume" : "Pause"), h("button", { type: "button", on: { click: clear } }, "Clear")),
     ),
-    messageList(topic, found, { nothing: "Waiting for new messages." }),
+    messageList(topic, found, { nothing: filter ? "Waiting for new messages that match." : "Waiting for new messages." }),
   ];
   const again = view.live(place, load, draw, { every: EVERY_MS });
 }

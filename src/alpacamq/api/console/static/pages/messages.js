@@ -23,7 +23,8 @@ const WAYS = [
 ];
 // Ways that look through the topic.
 const SEARCHES = new Set(["key", "filter"]);
-const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filter" };
+const LABELS = { offset: "Offset", time: "Timestamp", key: "Key", filter: "Filter", live: "Filter" };
+const FILTERED = new Set(["filter", "live"]);
 const RETRY_MS = 1000;
 
 export function messages(view, { topic }, query) {
@@ -81,7 +82,7 @@ async function browse(view, topic, wanted, form, found, produce) {
     show(form, controls(topic, wanted, described.partitions));
     // The leaders of the others do not answer.
     const readable = described.partitions.filter((part) => part.end_offset !== null);
-    if (wanted.by === "live") return tail(view, topic, chosen(wanted, readable), found);
+    if (wanted.by === "live") return tail(view, topic, chosen(wanted, readable), wanted.at.trim(), found);
     const page = await read(topic, wanted, readable, view.signal);
     if (view.signal.aborted) return;
     show(found, drawn(view, topic, wanted, page));
@@ -194,10 +195,10 @@ function controls(topic, wanted, parts) {
   function fit(way) {
     const isNeeded = way in LABELS;
     atField.hidden = !isNeeded;
-    atField.classList.toggle("long", way === "filter");
-    at.placeholder = way === "filter" ? 'value.total > 100 and key == "alice"' : "";
+    atField.classList.toggle("long", FILTERED.has(way));
+    at.placeholder = way === "filter" ? 'value.total > 100 and key == "alice"' : way === "live" ? "all, or value.total > 100" : "";
     at.type = way === "time" ? "datetime-local" : way === "offset" ? "number" : "text";
-    at.required = isNeeded && way !== "key";
+    at.required = isNeeded && way !== "key" && way !== "live";
     if (way === "time") at.step = "1";
     else at.removeAttribute("step");
     if (way === "offset") at.min = "0";
