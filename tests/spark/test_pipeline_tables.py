@@ -8,9 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from inspect import stack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +19,7 @@ pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
 
 from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from alpacamq.cli.main import main
@@ -34,6 +32,7 @@ from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, op
 from tests.conftest import NewBroker
 
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
+from .table_process import STEPS, Step, ending_at
 from .topics import make_topic
 
 ARCHIVE = """
@@ -111,6 +110,7 @@ def test_records_are_added_to_a_table_that_any_engine_can_read(
         "rows": 10,
         "files": 2,
         "bytes": sum(Path(name).stat().st_size for name in files_on_disk(found)),
+        "merged_files": 0,
         "expired_snapshots": 0,
     }
     send(workshop.broker, topic, numbered(10, 14))
@@ -128,33 +128,14 @@ class Cut(Exception):
     """The driver ends here."""
 
 
-# Every step of a batch at which a driver can die, by what is replaced and whether it still happens.
-STEPS: list[tuple[str, Any, str, bool]] = [
-    ("before the files", writer, "write_files", False),
-    ("between files and commit", writer, "write_files", True),
-    ("before the catalog's commit", Transaction, "commit_transaction", False),
-    ("after the catalog's commit", Transaction, "commit_transaction", True),
-    ("before the clean-up", IcebergTable, "discard_other_attempts", False),
-]
-
-
-def cut_off(
-    workshop: Workshop, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: tuple[str, Any, str, bool]
-) -> None:
+def cut_off(workshop: Workshop, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     """Run a pipeline whose driver dies at a step of its next batch."""
-    _, owner, name, happens = step
-    original: Callable[..., Any] = getattr(owner, name)
 
-    def dying(*arguments: Any, **named: Any) -> Any:
-        # Only in a batch, not where the table is claimed.
-        if not any(frame.function == "__call__" and "writer.py" in frame.filename for frame in stack()):
-            return original(*arguments, **named)
-        if happens:
-            original(*arguments, **named)
+    def cut() -> None:
         raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, dying)
+        patched.setattr(step.owner, step.function, ending_at(step, cut))
         with pytest.raises(PipelineFailed):
             workshop.run(pipeline)
 
@@ -165,7 +146,7 @@ def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
     make_topic(cluster, topic)
     pipeline = archive(workshop, topic, most=8)
     send(workshop.broker, topic, numbered(0, 8))
-    for step in STEPS:
+    for step in STEPS.values():
         cut_off(workshop, pipeline, monkeypatch, step)
         assert max(ids(table(workshop)).values(), default=0) <= 1, step
     send(workshop.broker, topic, numbered(8, 20))
@@ -225,7 +206,7 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     random, model = Random(18), dict[str, str]()
     send_changes(workshop, topic, changes(random, 60, model))
     workshop.run(pipeline)
-    for step in STEPS:
+    for step in STEPS.values():
         send_changes(workshop, topic, changes(random, 30, model))
         cut_off(workshop, pipeline, monkeypatch, step)
     workshop.run(pipeline)
@@ -377,6 +358,40 @@ def _place(workshop: Workshop, name: str) -> TablePlace:
     return TablePlace(table=name, catalog="default", properties=properties)
 
 
+def test_small_files_of_a_partition_are_merged(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    step = '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
+    text = ARCHIVE.format(topic=topic, most=8) + 'keep_snapshots = "0s"\n' + step
+    send(workshop.broker, topic, numbered(0, 24))
+    # A driver that dies between the merged files and their commit leaves the table as it is.
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "commit_merge", ending_at_once)
+        with pytest.raises(Cut):
+            workshop.run(workshop.pipeline(text))
+    assert len(files_of(table(workshop))) == 6
+    assert ids(table(workshop)) == Counter(range(24))
+    send(workshop.broker, topic, numbered(24, 25))
+    outcome = workshop.run(workshop.pipeline(text))
+    found = table(workshop)
+    assert json_of(outcome)["table"]["merged_files"] == 7
+    assert ids(found) == Counter(range(25))
+    assert len(files_of(found)) == 2
+    later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
+    assert len(list(later.plan_files())) == 1
+    # Merged files that were never committed stay for some days.
+    assert len(files_on_disk(found) - files_of(found)) == 2
+    open_table(_place(workshop, "shop.events"), "pipeline")._delete_orphans(
+        datetime.now(UTC) + timedelta(days=4)
+    )
+    assert files_on_disk(found) == files_of(found)
+
+
+def ending_at_once(*_: object) -> None:
+    raise Cut
+
+
 def test_commits_of_others_cost_a_batch_nothing(
     workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,7 +478,8 @@ def test_the_example_of_the_guide_prints_what_the_guide_says(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
     def following(language: str) -> str:
-        return next(code for found, code in blocks if found == language)
+        code: str = next(code for found, code in blocks if found == language)
+        return code
 
     install, file = following("sh"), following("toml")
     assert install == "pip install '.[spark,tables]'\n"

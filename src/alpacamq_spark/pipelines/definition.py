@@ -193,8 +193,6 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
         _check_decoding(self, "")
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
             raise InvalidPipeline("steps: only one compact step is allowed")
-        if self.sink.format != "parquet" and any(isinstance(step, Compact) for step in self.steps):
-            raise InvalidPipeline("steps: compact is for archives of Parquet files")
         _check_catalog(self.catalog, self.sink)
 
 

@@ -173,6 +173,7 @@ def _run_into_iceberg(definition: Archive, run: PipelineRun, directory: Path) ->
             upsert=upsert,
             # A key has one row, whose time changes.
             partition_by=("topic",) if upsert else ("topic", "day(timestamp)"),
+            compact=next((each for each in definition.steps if isinstance(each, Compact)), None),
         )
     end = ended.stream
     report = Report(

@@ -8,7 +8,7 @@ if the table has changed since it was loaded: two drivers cannot commit the same
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -70,8 +70,9 @@ _NEW: Mapping[str, str] = {
 _RETRIES = "commit.retry.num-retries"
 _OWNED = "alpacamq.pipeline."
 _DATA = "data/alpacamq"
-# Other writers may be about to commit younger metadata files.
-_METADATA_GRACE = timedelta(days=3)
+_MERGES = "merges"
+# Other writers may be about to commit younger files.
+_GRACE = timedelta(days=3)
 _FOOTER_READERS = 8
 
 
@@ -103,7 +104,7 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conflict(Exception):
-    """The table was changed by another writer; the commit can be tried again."""
+    """The table was changed by another writer, or the answer was lost; look again and try again."""
 
 
 class IcebergTable:
@@ -211,42 +212,85 @@ class IcebergTable:
         return f"{self._batch_directory(state)}/{state.attempt}"
 
     def _batch_directory(self, state: WriterState) -> str:
-        return f"{self.location}/{_DATA}/{state.checkpoint[:8]}/{state.batch:010}"
+        return f"{self._own_directory(state)}/{state.batch:010}"
+
+    def _own_directory(self, state: WriterState) -> str:
+        return f"{self.location}/{_DATA}/{state.checkpoint[:8]}"
 
     def next_attempt(self, state: WriterState, batch: int) -> WriterState:
         """Return the state after a batch, with a new directory for its files."""
         return msgspec.structs.replace(state, batch=batch, attempt=uuid4().hex[:12])
 
-    def written(self, state: WriterState) -> list[str]:
-        """List the files of an attempt."""
-        found = self._listed(self.attempt_directory(state))
-        return sorted(path for path in found if path.endswith(".parquet"))
+    def parquet_files(self, directory: str) -> list[str]:
+        """List the data files below a directory."""
+        return sorted(path for path in self._listed(directory) if path.endswith(".parquet"))
 
-    def commit(self, state: WriterState, add: Iterable[str], remove: Sequence[DataFile] = ()) -> None:
+    def commit(self, state: WriterState, remove: Sequence[DataFile] = ()) -> None:
         """Add the files of a batch and remove others, and record the batch, at once.
 
         Raises Conflict if the table has changed since it was loaded; then nothing was committed.
         """
+        added = self._data_files(self.parquet_files(self.attempt_directory(state)))
+        self._commit(state, {"alpacamq.batch": str(state.batch)}, added, remove)
+
+    def _data_files(self, paths: Sequence[str]) -> list[DataFile]:
+        """Describe Parquet files by their footers."""
+        metadata, io = self._table.metadata, self._table.io
+        with _translated(self.name), ThreadPoolExecutor(_FOOTER_READERS) as readers:
+            return list(readers.map(lambda path: parquet_file_to_data_file(io, metadata, path), paths))
+
+    def _commit(
+        self,
+        state: WriterState,
+        noted: Mapping[str, str],
+        add: Sequence[DataFile],
+        remove: Sequence[DataFile],
+    ) -> None:
         with _translated(self.name):
             change = self._table.transaction()
-            with ThreadPoolExecutor(_FOOTER_READERS) as readers:
-                metadata = self._table.metadata
-                files = list(
-                    readers.map(lambda path: parquet_file_to_data_file(self._table.io, metadata, path), add)
-                )
-            noted = {"alpacamq.pipeline": self._pipeline, "alpacamq.batch": str(state.batch)}
-            update = change.update_snapshot(snapshot_properties=noted)
+            properties = {"alpacamq.pipeline": self._pipeline, **noted}
+            update = change.update_snapshot(snapshot_properties=properties)
             # A batch without rows makes a snapshot as well: it lets the catalog notice another writer.
             with update.overwrite() if remove else update.merge_append() as snapshot:
-                for file in files:
+                for file in add:
                     snapshot.append_data_file(file)
                 for file in remove:
                     snapshot.delete_data_file(file)
             change.set_properties({f"{_OWNED}{self._pipeline}": msgspec.json.encode(state).decode()})
-            try:
-                change.commit_transaction()
-            except (CommitFailedException, CommitStateUnknownException) as error:
-                raise Conflict(str(error)) from error
+            change.commit_transaction()
+
+    def small_files(self, fan_in: int, target_bytes: int, most_bytes: int) -> list[DataFile]:
+        """Return files below half the target of partitions that have many such files, up to a size in all."""
+        groups: dict[tuple[int, str], list[DataFile]] = {}
+        for file in self.data_files():
+            if file.file_size_in_bytes < target_bytes // 2:
+                groups.setdefault((file.spec_id, repr(file.partition)), []).append(file)
+        found: list[DataFile] = []
+        size = 0
+        for group in groups.values():
+            if len(group) < fan_in:
+                continue
+            for file in group:
+                if size + file.file_size_in_bytes > most_bytes:
+                    return found
+                size += file.file_size_in_bytes
+                found.append(file)
+        return found
+
+    def merge_directory(self, state: WriterState) -> str:
+        """Return a new directory for merged files."""
+        return f"{self._own_directory(state)}/{_MERGES}/{uuid4().hex[:12]}"
+
+    def commit_merge(self, state: WriterState, directory: str, remove: Sequence[DataFile]) -> None:
+        """Replace files by those of a directory with the same rows. Raises Conflict, PipelineFailed."""
+        added = self._data_files(self.parquet_files(directory))
+        before, after = (sum(file.record_count for file in files) for files in (remove, added))
+        if before != after:
+            raise PipelineFailed(
+                f"merging {len(remove)} files of table {self.name} turned {before} rows into {after}; the "
+                "table is as it was"
+            )
+        self._commit(state, {"alpacamq.merged-files": str(len(remove))}, added, remove)
 
     def discard_other_attempts(self, state: WriterState) -> None:
         """Delete the files of attempts at a batch that were not committed, as nothing can commit them now."""
@@ -321,10 +365,7 @@ class IcebergTable:
         expired = older(keep)
         with _translated(self.name):
             change = self._table.maintenance.expire_snapshots()
-            try:
-                change.by_ids([each.snapshot_id for each in expired]).commit()
-            except CommitFailedException as error:
-                raise Conflict(str(error)) from error
+            change.by_ids([each.snapshot_id for each in expired]).commit()
             self._delete_orphans(now)
         return len(expired)
 
@@ -333,17 +374,17 @@ class IcebergTable:
         state = self.state()
         if state is None:
             return
-        ours = f"{self.location}/{_DATA}/{state.checkpoint[:8]}"
+        ours = self._own_directory(state)
         # Listed first: what is added from here on is not in the list.
         data = {
             path: file
             for path, file in self._listed(ours).items()
-            if int(path.removeprefix(f"{ours}/").partition("/")[0]) <= state.batch
+            if self._is_settled(path.removeprefix(f"{ours}/").partition("/")[0], file, state, now)
         }
         meta = {
             path: file
             for path, file in self._listed(f"{self.location}/metadata").items()
-            if file.mtime is not None and now - file.mtime > _METADATA_GRACE
+            if _is_old(file, now)
         }
         self._table.refresh()
         needed = set(self._referenced())
@@ -352,6 +393,11 @@ class IcebergTable:
             if path not in needed and (path.endswith((".avro", ".metadata.json")) or is_data):
                 with suppress(FileNotFoundError):
                     self._table.io.delete(path)
+
+    @staticmethod
+    def _is_settled(directory: str, file: pyarrow.fs.FileInfo, state: WriterState, now: datetime) -> bool:
+        """Return whether a file of ours can no longer be committed."""
+        return _is_old(file, now) if directory == _MERGES else int(directory) <= state.batch
 
     def _referenced(self) -> Iterator[str]:
         """Yield every file that the table needs."""
@@ -388,6 +434,10 @@ class IcebergTable:
         files, path = self._file_system(location)
         found = files.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
         return [each.base_name for each in found if each.type == pyarrow.fs.FileType.Directory]
+
+
+def _is_old(file: pyarrow.fs.FileInfo, now: datetime) -> bool:
+    return file.mtime is not None and now - file.mtime > _GRACE
 
 
 def _renamed(mapped: Sequence[Any], fields: Sequence[Any]) -> list[str]:
@@ -488,11 +538,13 @@ def _listed_words(partitions: Sequence[PartitionField]) -> str:
 
 @contextmanager
 def _translated(table: str) -> Iterator[None]:
-    """Turn errors of catalogs and file systems into PipelineFailed."""
+    """Turn errors of catalogs and file systems into PipelineFailed, or Conflict."""
     try:
         yield
     except (AlpacaError, Conflict):
         raise
+    except (CommitFailedException, CommitStateUnknownException) as error:
+        raise Conflict(_words(error)) from error
     except Exception as error:
         # A catalog's errors are those of its database or of its HTTP client.
         raise PipelineFailed(f"table {table}: {_words(error)}") from error

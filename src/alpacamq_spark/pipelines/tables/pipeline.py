@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
-from alpacamq_spark.pipelines.errors import InvalidPipeline
+from alpacamq_spark.pipelines.definition import CatalogSettings, Compact, TableSink
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Section
 from alpacamq_spark.pipelines.storage import local_path
 from alpacamq_spark.pipelines.streaming import NOTHING_BESIDE, StreamEnd, run_stream
@@ -19,6 +19,7 @@ from .partitions import parse_partition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from .iceberg import IcebergTable, TablePlace
     from .writer import Upsert
@@ -28,6 +29,7 @@ _WAREHOUSE = "warehouse"
 _CATALOG_FILE = "catalog.db"
 _SQLITE = "sqlite:///"
 _CLEAN_EVERY_S = 900.0
+_TRIES = 5
 # A table that Spark cannot read as it is, is read in the driver.
 MAX_ARROW_ROWS = 5_000_000
 
@@ -99,27 +101,22 @@ def run_into_table(
     trigger: str,
     upsert: "Upsert | None" = None,
     partition_by: tuple[str, ...] | None = None,
+    compact: Compact | None = None,
     beside: "Mapping[str, DataStreamWriter]" = NOTHING_BESIDE,
 ) -> TableEnd:
     """Write what the trigger requests. `partition_by` is for new tables that the sink says nothing of."""
     place = table_place(catalog, sink, run.place)
-    from .iceberg import create_or_open, open_table
+    from .iceberg import open_table
     from .writer import BatchWriter
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
-    wanted = None if sink.partition_by is None else [parse_partition(each) for each in sink.partition_by]
-    default = [parse_partition(each) for each in partition_by or ()]
-    table = create_or_open(place, run.name, columns.schema, wanted, default)
-    if added := table.evolve(columns.schema):
-        run.listener.say(f"added to table {table.name}: {', '.join(added)}")
-    state = table.claim(run.checkpoint)
-    table.discard_other_attempts(state)
+    _claim(run, place, columns.schema, sink, partition_by or ())
     write = BatchWriter(place=place, pipeline=run.name, compression=sink.compression, upsert=upsert)
     writer = frame.writeStream.foreachBatch(write)
     if upsert is not None:
         writer = writer.outputMode("update")
     keep = timedelta(milliseconds=parse_duration(sink.keep_snapshots or KEEP))
-    cleaning = _Cleaning(run, place, keep)
+    cleaning = _Cleaning(run, place, keep, compact, sink.compression)
     end = run_stream(run, writer, trigger=trigger, after_batch=cleaning.after_batch, beside=beside)
     cleaning.clean()
     table = open_table(place, run.name)
@@ -130,21 +127,57 @@ def run_into_table(
         "rows": rows,
         "files": files,
         "bytes": size,
+        "merged_files": cleaning.merged,
         "expired_snapshots": cleaning.expired,
     }
     section = Section(["table", "rows", "files", "bytes"], [[table.name, rows, files, size]])
     return TableEnd(stream=end, data=data, section=section)
 
 
-class _Cleaning:
-    """Expires old snapshots, between batches now and then, and after the last one."""
+def _claim(
+    run: PipelineRun,
+    place: "TablePlace",
+    schema: "StructType",
+    sink: TableSink,
+    partition_by: tuple[str, ...],
+) -> None:
+    """Make the table ready for a run: its columns, its owner, and no remains of the last batch."""
+    from .iceberg import Conflict, create_or_open
 
-    def __init__(self, run: PipelineRun, place: "TablePlace", keep: timedelta) -> None:
+    wanted = None if sink.partition_by is None else [parse_partition(each) for each in sink.partition_by]
+    default = [parse_partition(each) for each in partition_by]
+    for _ in range(_TRIES):
+        try:
+            table = create_or_open(place, run.name, schema, wanted, default)
+            if added := table.evolve(schema):
+                run.listener.say(f"added to table {table.name}: {', '.join(added)}")
+            table.discard_other_attempts(table.claim(run.checkpoint))
+        except Conflict as conflict:
+            failed = conflict
+        else:
+            return
+    raise PipelineFailed(f"table {place.table} was changed by others again and again: {failed}")
+
+
+class _Cleaning:
+    """Merges small files and expires old snapshots: between batches now and then, and after the last one."""
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        place: "TablePlace",
+        keep: timedelta,
+        compact: Compact | None,
+        compression: str,
+    ) -> None:
         self._run = run
         self._place = place
         self._keep = keep
+        self._compact = compact
+        self._compression = compression
         self._last = time.monotonic()
         self.expired = 0
+        self.merged = 0
 
     def after_batch(self, _: BatchDone) -> None:
         if time.monotonic() - self._last > _CLEAN_EVERY_S:
@@ -152,15 +185,23 @@ class _Cleaning:
 
     def clean(self) -> None:
         from .iceberg import Conflict, open_table
+        from .writer import merge_small_files
 
         self._last = time.monotonic()
+        name, say = self._place.table, self._run.listener.say
         try:
-            expired = open_table(self._place, self._run.name).clean(self._keep, datetime.now(UTC))
+            table = open_table(self._place, self._run.name)
+            if self._compact is not None:
+                merged = merge_small_files(table, self._run.spark, self._compact, self._compression)
+                if merged:
+                    self.merged += merged
+                    say(f"merged {merged} files of {name}")
+                    table = open_table(self._place, self._run.name)
+            if expired := table.clean(self._keep, datetime.now(UTC)):
+                self.expired += expired
+                say(f"expired {expired} snapshots of {name}")
         except Conflict:
-            return  # another writer was faster; the next time will do
-        if expired:
-            self.expired += expired
-            self._run.listener.say(f"expired {expired} snapshots of {self._place.table}")
+            pass  # another writer was faster; the next time will do
 
 
 def read_table(table: "IcebergTable", spark: "SparkSession") -> "DataFrame":

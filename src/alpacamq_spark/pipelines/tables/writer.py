@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from alpacamq_spark.pipelines.definition import Compact
 from alpacamq_spark.pipelines.errors import PipelineFailed, translate_spark_errors
 
 from .iceberg import Conflict, IcebergTable, TablePlace, WriterState, open_table
@@ -25,6 +26,9 @@ _PAUSE_S = 0.2
 # About how much an upsert writes to one file.
 _FILE_BYTES = 128 << 20
 _FILE_ROWS = 1_000_000
+# How much is merged at a time.
+_MERGED_BYTES = 8 << 30
+_TIMESTAMPS, _MICROS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
 # Directories of a job's files, by the values that partition them; readers do not see these names.
 _DIRECTORY = "__partition_"
 _FILE = "__file"
@@ -60,7 +64,7 @@ class BatchWriter:
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         """Write a batch unless the table has it."""
         # Spark's default has no statistics, which partitions need. The session is that of the query.
-        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        frame.sparkSession.conf.set(_TIMESTAMPS, _MICROS)
         with translate_spark_errors():
             if self.upsert is None:
                 self._append(frame, batch)
@@ -88,7 +92,7 @@ class BatchWriter:
         self._write(frame, table, attempt)
         for number in range(_COMMITS):
             try:
-                table.commit(attempt, table.written(attempt))
+                table.commit(attempt)
                 break
             except Conflict as conflict:
                 table, state, is_done = self._open(batch)
@@ -118,7 +122,7 @@ class BatchWriter:
             rows = rows.coalesce(1 + size // _FILE_BYTES + latest.count() // _FILE_ROWS)
             self._write(rows, table, attempt)
             try:
-                table.commit(attempt, table.written(attempt), replaced)
+                table.commit(attempt, replaced)
             except Conflict as conflict:
                 # The files to replace may be others now.
                 _pause(number, conflict, table.name)
@@ -130,6 +134,34 @@ class BatchWriter:
         """Write files with the columns and types of the table, which may have more and wider ones."""
         rows = frame.to(table.schema())
         write_files(rows, table.attempt_directory(attempt), table.partitions(), self.compression)
+
+
+def merge_small_files(table: IcebergTable, spark: "SparkSession", step: Compact, compression: str) -> int:
+    """Merge small files where a partition has many. Returns how many were merged. Raises Conflict."""
+    state = table.state()
+    target = step.target_mb << 20
+    small = table.small_files(step.fan_in, target, _MERGED_BYTES)
+    if state is None or not small:
+        return 0
+    partitions = table.partitions()
+    rows = read_files(spark, table.schema(), small)
+    tasks = 1 + sum(file.file_size_in_bytes for file in small) // target
+    # Rows of a partition of the table come together, so that it gets one file.
+    rows = (
+        rows.repartition(tasks, *(field.value(rows) for field in partitions))
+        if partitions
+        else rows.coalesce(tasks)
+    )
+    directory = table.merge_directory(state)
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, _MICROS)
+    try:
+        write_files(rows, directory, partitions, compression)
+    finally:
+        spark.conf.set(_TIMESTAMPS, str(before))
+    # After a conflict the files stay for some days: the answer of a commit that went through may be lost.
+    table.commit_merge(state, directory, small)
+    return len(small)
 
 
 def _pause(number: int, conflict: Conflict, table: str) -> None:
