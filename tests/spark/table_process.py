@@ -1,6 +1,7 @@
 """A driver of a pipeline into a table, in a process of its own that is killed at a step of a batch.
 
-With `worker` as step, it is the executor that is killed, while it writes the files of a batch.
+Prints a line for every batch. With `worker` as step, it is the executor that is killed, while it writes
+the files of a batch.
 """
 
 import os
@@ -17,6 +18,7 @@ import psutil
 from pyiceberg.table import Transaction
 
 from alpacamq_spark.pipelines import load
+from alpacamq_spark.pipelines.run import ProgressListener
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.iceberg import IcebergTable
 
@@ -96,7 +98,8 @@ def main(file: str, broker: str, step: str) -> None:
     elif step in STEPS:
         chosen = STEPS[step]
         setattr(chosen.owner, chosen.function, ending_at(chosen, kill_all))
-    print("rows", load(file, broker=broker).run().rows, flush=True)
+    listener = ProgressListener(batch=lambda done: print("batch", done.batch, flush=True))
+    print("rows", load(file, broker=broker).run(listener=listener).rows, flush=True)
 
 
 if __name__ == "__main__":
