@@ -8,12 +8,11 @@ if the table has changed since it was loaded: two drivers cannot commit the same
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -299,9 +298,9 @@ class IcebergTable:
         directory = self._batch_directory(state)
         for name in self._directories(directory):
             if name != state.attempt:
-                self.discard(f"{directory}/{name}")
+                self._discard(f"{directory}/{name}")
 
-    def discard(self, directory: str) -> None:
+    def _discard(self, directory: str) -> None:
         """Delete a directory of ours."""
         files, path = self._file_system(directory)
         files.delete_dir(path)
@@ -376,23 +375,29 @@ class IcebergTable:
             return
         ours = self._own_directory(state)
         # Listed first: what is added from here on is not in the list.
-        data = {
-            path: file
-            for path, file in self._listed(ours).items()
-            if self._is_settled(path.removeprefix(f"{ours}/").partition("/")[0], file, state, now)
-        }
-        meta = {
-            path: file
+        data: dict[str, list[str]] = {}
+        for path, file in self._listed(ours).items():
+            directory = path.removeprefix(f"{ours}/").partition("/")[0]
+            if self._is_settled(directory, file, state, now):
+                data.setdefault(directory, []).append(path)
+        meta = [
+            path
             for path, file in self._listed(f"{self.location}/metadata").items()
-            if _is_old(file, now)
-        }
+            if _is_old(file, now) and path.endswith((".avro", ".metadata.json"))
+        ]
         self._table.refresh()
         needed = set(self._referenced())
-        for path in chain(data, meta):
-            is_data = path in data
-            if path not in needed and (path.endswith((".avro", ".metadata.json")) or is_data):
-                with suppress(FileNotFoundError):
-                    self._table.io.delete(path)
+        for directory, paths in data.items():
+            if directory != _MERGES and needed.isdisjoint(paths):
+                self._discard(f"{ours}/{directory}")
+            else:
+                self._delete(path for path in paths if path not in needed)
+        self._delete(path for path in meta if path not in needed)
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._table.io.delete(path)
 
     @staticmethod
     def _is_settled(directory: str, file: pyarrow.fs.FileInfo, state: WriterState, now: datetime) -> bool:

@@ -111,7 +111,13 @@ def run_into_table(
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
     _claim(run, place, columns.schema, sink, partition_by or ())
-    write = BatchWriter(place=place, pipeline=run.name, compression=sink.compression, upsert=upsert)
+    write = BatchWriter(
+        place=place,
+        pipeline=run.name,
+        checkpoint=run.checkpoint.identity(),
+        compression=sink.compression,
+        upsert=upsert,
+    )
     writer = frame.writeStream.foreachBatch(write)
     if upsert is not None:
         writer = writer.outputMode("update")

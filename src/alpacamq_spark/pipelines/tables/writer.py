@@ -58,6 +58,7 @@ class BatchWriter:
 
     place: TablePlace
     pipeline: str
+    checkpoint: str
     compression: str
     upsert: Upsert | None = None
 
@@ -79,7 +80,7 @@ class BatchWriter:
         """Return the table, its state, and whether it has the batch."""
         table = open_table(self.place, self.pipeline)
         state = table.state()
-        if state is None:
+        if state is None or state.checkpoint != self.checkpoint:
             raise PipelineFailed(f"table {self.place.table} was replaced while the pipeline ran")
         return table, state, state.batch >= batch
 
