@@ -12,10 +12,11 @@ from alpacamq.client.kafka.cluster import describe_cluster
 from alpacamq.model.errors import AlpacaError
 
 from .pipelines.archive.table import ArchiveTable
-from .pipelines.definition import Archive
+from .pipelines.definition import Archive, CatalogSettings, TableSink, Transform
 from .pipelines.run import ANYONE, BrokerAccess
 from .pipelines.sources import reach
 from .pipelines.storage import local_path
+from .pipelines.tables.pipeline import table_place
 from .session import find_java
 
 if TYPE_CHECKING:
@@ -148,8 +149,11 @@ def examine_pipeline(
     if is_broker_well:
         findings.append(_topics(pipeline))
     findings.append(_checkpoint(pipeline))
-    if isinstance(pipeline.definition, Archive):
-        findings.append(_archive(pipeline, pipeline.definition))
+    definition = pipeline.definition
+    if isinstance(definition, Archive | Transform) and definition.sink.table is not None:
+        findings.append(_table(pipeline, definition.catalog, definition.sink))
+    elif isinstance(definition, Archive) and definition.sink.path is not None:
+        findings.append(_archive(pipeline.place(definition.sink.path)))
     return findings
 
 
@@ -175,8 +179,22 @@ def _checkpoint(pipeline: "Pipeline") -> Finding:
     return Finding(subject="Checkpoint", is_well=False, detail=place, advice=advice)
 
 
-def _archive(pipeline: "Pipeline", definition: Archive) -> Finding:
-    place = pipeline.place(definition.sink.path)
+def _table(pipeline: "Pipeline", catalog: CatalogSettings | None, sink: TableSink) -> Finding:
+    def look() -> str:
+        place = table_place(catalog, sink, pipeline.place)
+        if place.sqlite is not None and not place.sqlite.exists():
+            return f"{sink.table}, which the first run creates"
+        from .pipelines.tables.iceberg import table_types
+
+        columns = table_types(place)
+        return f"{sink.table}, " + (
+            f"with {len(columns)} columns" if columns else "which the first run creates"
+        )
+
+    return _tried("Table", look)
+
+
+def _archive(place: str) -> Finding:
     if local_path(place) is None:
         return Finding(subject="Archive", is_well=True, detail=f"{place}, which Spark must be able to reach")
     table = ArchiveTable(place, None)

@@ -183,7 +183,7 @@ def test_places_begin_where_the_file_is_and_the_broker_can_be_overruled(tmp_path
     path.write_text('kind = "archive"\nbroker = "one:1"\n[source]\ntopics = ["a"]\n[sink]\npath = "../x"\n')
     pipeline = load(path)
     assert isinstance(pipeline.definition, Archive)
-    assert pipeline.place(pipeline.definition.sink.path) == str(tmp_path.parent / "x")
+    assert pipeline.place(pipeline.definition.sink.path or "") == str(tmp_path.parent / "x")
     assert pipeline.place("s3a://bucket/x") == "s3a://bucket/x"
     assert pipeline.checkpoint_place == str(tmp_path / ".checkpoints" / "shop")
     assert (pipeline.broker, load(path, broker="two:2").broker) == ("one:1", "two:2")

@@ -10,7 +10,7 @@ from pyspark.sql import Row, SparkSession
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines import read_archive
-from alpacamq_spark.pipelines.archive.queries import query_archive
+from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.archive.table import ArchiveTable
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from tests.brokers import Broker
@@ -119,7 +119,7 @@ def test_files_are_merged_with_others_of_the_same_types_only(
     table = ArchiveTable(str(workshop.directory / "archive"), spark)
     assert [(each.first, each.last) for each in table.segments()[0]] == [(0, 1), (2, 3), (4, 4)]
     query = "SELECT sum(number) AS total FROM `TOPIC`".replace("TOPIC", topic)
-    assert query_archive(pipeline, query, spark=spark).data["rows"] == [{"total": 16.5}]
+    assert query_sink(pipeline, query, spark=spark).data["rows"] == [{"total": 16.5}]
 
 
 def test_an_archive_of_json_values_goes_on_when_integers_become_numbers(

@@ -65,12 +65,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     status.add_argument("file", type=Path, help=_FILE_HELP)
 
     sql = add_verb(
-        verbs, common, "sql", "query an archive with SQL", _sql,
+        verbs, common, "sql", "query an archive or a table with SQL", _sql,
         ["alpacactl pipeline sql archive.toml 'SELECT count(*) FROM archive'"],
     )  # fmt: skip
     sql.description = (
-        "Run a Spark SQL query over the archive of a pipeline. The table archive contains all messages, and "
-        "each topic has its own table."
+        "Run a Spark SQL query over the archive or the Iceberg table of a pipeline. Of an archive, the table "
+        "archive contains all messages, and each topic has its own table; an Iceberg table has its name."
     )
     sql.add_argument("file", type=Path, help=_FILE_HELP)
     sql.add_argument("query", help="for example: SELECT count(*) FROM archive")
@@ -197,9 +197,9 @@ def _status(parsed: argparse.Namespace, output: Output) -> None:
 def _sql(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = _loaded(parsed.file, parsed)
     _need_spark()
-    from alpacamq_spark.pipelines.archive.queries import query_archive
+    from alpacamq_spark.pipelines.archive.queries import query_sink
 
-    _show(query_archive(pipeline, parsed.query), output)
+    _show(query_sink(pipeline, parsed.query), output)
 
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:

@@ -20,6 +20,7 @@ from alpacamq.client.errors import NotFound
 from alpacamq.model.dead_letters import default_dead_letter_topic
 
 from .errors import InvalidPipeline
+from .tables.partitions import parse_partition
 from .timestamps import parse_duration, parse_timestamp
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
@@ -75,11 +76,73 @@ class Compact(Part, tag_field="do", tag="compact", frozen=True, kw_only=True):
     target_mb: Annotated[int, Meta(ge=1, le=4096)] = 128
 
 
-class ArchiveSink(Part, frozen=True, kw_only=True):
-    """The location of an archive."""
+Compression: TypeAlias = Literal["zstd", "snappy", "gzip", "lz4", "none"]
+_TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
-    path: str
-    compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
+
+class CatalogSettings(Part, frozen=True, kw_only=True):
+    """[catalog]: the catalog of Iceberg tables, by PyIceberg's properties.
+
+    Without type and uri, a SQLite file in the warehouse; with the name alone, what PyIceberg's own
+    configuration has under it.
+    """
+
+    name: str | None = None
+    type: Literal["sql", "rest", "glue", "hive", "dynamodb", "bigquery"] | None = None
+    uri: str | None = None
+    warehouse: str | None = None
+    settings: Mapping[str, str | int | float | bool] = {}
+
+
+class TableSink(Part, frozen=True, kw_only=True):
+    """The keys of a sink that is a table."""
+
+    path: str | None = None
+    format: Literal["parquet", "iceberg"] = "parquet"
+    table: str | None = None
+    mode: str = "append"
+    partition_by: tuple[str, ...] | None = None
+    compression: Compression = "zstd"
+    # How long earlier states of a table can be read.
+    keep_snapshots: str | None = None
+
+    def check(self, place: str) -> None:
+        if self.format == "iceberg":
+            if self.table is None:
+                raise InvalidPipeline(f"{place}: format = 'iceberg' needs table = 'NAMESPACE.NAME'")
+            if not _TABLE.fullmatch(self.table):
+                raise InvalidPipeline(
+                    f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
+                )
+            if self.path is not None:
+                raise InvalidPipeline(
+                    f"{place}: path and format = 'iceberg' exclude each other; files are in the warehouse of "
+                    "the catalog"
+                )
+            for each in self.partition_by or ():
+                parse_partition(each)
+            if self.keep_snapshots is not None:
+                _check_duration(f"{place}.keep_snapshots", self.keep_snapshots)
+            return
+        if self.table is not None:
+            raise InvalidPipeline(f"{place}.table needs format = 'iceberg'")
+        if self.mode == "upsert":
+            raise InvalidPipeline(f"{place}: mode = 'upsert' needs format = 'iceberg'")
+        if self.keep_snapshots is not None:
+            raise InvalidPipeline(f"{place}.keep_snapshots needs format = 'iceberg'")
+
+
+class ArchiveSink(TableSink, frozen=True, kw_only=True):
+    """The location of an archive, or a table; with mode = 'upsert' of the last record for each key."""
+
+    mode: Literal["append", "upsert"] = "append"
+
+    def check(self, place: str) -> None:
+        super().check(place)
+        if self.format == "parquet" and self.path is None:
+            raise InvalidPipeline(f"{place} lacks the key path")
+        if self.format == "parquet" and self.partition_by is not None:
+            raise InvalidPipeline(f"{place}.partition_by needs format = 'iceberg'; archives have fixed ones")
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -115,6 +178,7 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
 
     source: TopicSource
     sink: ArchiveSink
+    catalog: CatalogSettings | None = None
     steps: tuple[Filter | Compact, ...] = ()
     schema: str | None = None
     decode: Literal["registry"] | None = None
@@ -129,6 +193,7 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
         _check_decoding(self, "")
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
             raise InvalidPipeline("steps: only one compact step is allowed")
+        _check_catalog(self.catalog, self.sink)
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
@@ -225,22 +290,34 @@ class View(Part, frozen=True, kw_only=True):
     sql: str
 
 
-class TransformSink(Part, frozen=True, kw_only=True):
-    """A topic, or a table of Parquet files."""
+class TransformSink(TableSink, frozen=True, kw_only=True):
+    """A topic, a directory of Parquet files, or a table."""
 
     topic: str | None = None
-    path: str | None = None
-    key: str | None = None
-    mode: Literal["append", "update"] = "append"
-    partition_by: tuple[str, ...] = ()
+    key: str | tuple[str, ...] | None = None
+    mode: Literal["append", "update", "upsert"] = "append"
 
     def check(self, place: str) -> None:
-        if (self.topic is None) == (self.path is None):
-            raise InvalidPipeline(f"{place} needs either topic or path")
+        super().check(place)
+        if [self.topic, self.path, self.table].count(None) != 2:
+            raise InvalidPipeline(f"{place} needs either topic or path, or table with format = 'iceberg'")
         if self.path is not None and (self.key is not None or self.mode != "append"):
-            raise InvalidPipeline(f"{place}: key and mode are for topics; files are append-only")
+            raise InvalidPipeline(f"{place}: key and mode are for topics and tables; files are append-only")
         if self.topic is not None and self.partition_by:
             raise InvalidPipeline(f"{place}: partition_by is for files; records are partitioned by key")
+        if self.topic is not None and not isinstance(self.key, str | None):
+            raise InvalidPipeline(f"{place}.key: a record has one key column, not a list")
+        if self.table is None:
+            return
+        if self.mode == "update":
+            raise InvalidPipeline(f"{place}: a table takes mode = 'upsert' instead of 'update'")
+        if bool(self.key) != (self.mode == "upsert"):
+            raise InvalidPipeline(f"{place}: mode = 'upsert' and key belong together for a table")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+        return (self.key,) if isinstance(self.key, str) else self.key or ()
 
 
 class Transform(Definition, tag="transform", frozen=True, kw_only=True):
@@ -249,11 +326,13 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
     sources: Mapping[str, TableSource]
     sql: str
     sink: TransformSink
+    catalog: CatalogSettings | None = None
     steps: tuple[View, ...] = ()
     trigger: str = "available-now"
 
     def check(self) -> None:
         check_trigger(self.trigger)
+        _check_catalog(self.catalog, self.sink)
         if not self.sources:
             raise InvalidPipeline("sources: name at least one topic")
         read = {source.topic or name: name for name, source in self.sources.items()}
@@ -410,6 +489,11 @@ def _check_decoding(decoded: Decoded, place: str) -> None:
         for name in ("subject", "version", "message"):
             if getattr(decoded, name) is not None:
                 raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
+def _check_catalog(catalog: CatalogSettings | None, sink: TableSink) -> None:
+    if catalog is not None and sink.format != "iceberg":
+        raise InvalidPipeline("catalog is for sink.format = 'iceberg'")
 
 
 def _matches(pattern: str | None, topic: str) -> bool:

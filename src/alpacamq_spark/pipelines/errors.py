@@ -34,6 +34,8 @@ class BadPlan(AlpacaError):
 
 # The last line of a failed Python worker, which names the error.
 _OURS = re.compile(r"^\s*(?:pyspark\S*: )?(alpacamq\w*(?:\.\w+)+)\.(\w+): (.+)$", re.MULTILINE)
+# What a query says with raise_error.
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _MAX_LENGTH = 600
 
 
@@ -71,6 +73,8 @@ def translate_error(text: str) -> AlpacaError:
     if found:
         _, name, message = found[-1].groups()
         return Unreachable(message) if name == Unreachable.__name__ else PipelineFailed(message)
+    if (raised := _RAISED.search(text)) is not None:
+        return PipelineFailed(raised[1])
     return PipelineFailed(_first_words(text))
 
 

@@ -4,7 +4,7 @@ A topic is a table whose columns are the fields of its JSON values; other parts 
 whose names begin with an underscore.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
+from .tables.pipeline import TableEnd, run_into_table
 from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
+
+    from .tables.writer import Upsert
 
 # The parts of a record besides its value, as columns.
 META = {
@@ -43,6 +46,9 @@ META = {
     "_headers": "map_from_entries(transform(array_distinct(transform(headers, h -> h.key)), "
     "k -> struct(k, CAST(element_at(filter(headers, h -> h.key = k), -1).value AS STRING))))",
 }
+# For upserts: whether the record is a tombstone. A result with it or with the offset does not store them.
+_TOMBSTONE = "_tombstone"
+_ORDER = "_offset"
 # Columns that a result can use to define its records directly.
 _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
@@ -74,19 +80,38 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
             if definition.sink.path is not None:
                 _claim(run.place(definition.sink.path), run)
             beside = dict(_dead_letter_writers(definition, run, directory))
-            writer = _writer(definition.sink, run, result)
-            end = run_stream(run, writer, trigger=definition.trigger, beside=beside)
+            sink = definition.sink
+            into: TableEnd | None = None
+            if sink.table is not None:
+                into = run_into_table(
+                    run,
+                    result,
+                    sink,
+                    definition.catalog,
+                    trigger=definition.trigger,
+                    upsert=_upsert(sink, result),
+                    beside=beside,
+                )
+                end = into.stream
+            else:
+                writer = _writer(sink, run, result)
+                end = run_stream(run, writer, trigger=definition.trigger, beside=beside)
     finally:
         for name in names:
             run.spark.catalog.dropTempView(name)
-    sink = definition.sink
-    to = f"topic {sink.topic}" if sink.topic else run.place(sink.path or "")
+    if into is not None:
+        to, described = f"table {sink.table}", into.data
+    elif sink.topic is not None:
+        to, described = f"topic {sink.topic}", {"topic": sink.topic}
+    else:
+        to = run.place(sink.path or "")
+        described = {"path": to}
     report = Report(
         data={
             "rows": end.rows,
             "batches": end.batches,
             "lag": end.lag,
-            "sink": {"topic": sink.topic} if sink.topic else {"path": to},
+            "sink": described,
             "columns": {field.name: field.dataType.simpleString() for field in result.schema.fields},
         },
         sections=[Section(["rows read", "batches", "lag", "to"], [[end.rows, end.batches, end.lag, to]])],
@@ -99,10 +124,28 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
+def _upsert(sink: TransformSink, result: "DataFrame") -> "Upsert | None":
+    """Return how rows replace others in a table, if they do."""
+    if sink.mode != "upsert":
+        return None
+    from .tables.writer import Upsert
+
+    if missing := [name for name in sink.keys if name not in result.columns]:
+        raise InvalidPipeline(
+            f"sink.key: the query has no column {missing[0]!r}, only {', '.join(result.columns)}"
+        )
+    return Upsert(
+        key=sink.keys,
+        order=_ORDER if _ORDER in result.columns else None,
+        deleted=_TOMBSTONE if _TOMBSTONE in result.columns else None,
+    )
+
+
 def transformed(definition: Transform, run: PipelineRun, directory: Path) -> "DataFrame":
     """Return the result of the query as a stream, after defining its tables and steps."""
     for name, source in definition.sources.items():
-        _table(name, source, run, directory).createOrReplaceTempView(_quoted(name))
+        frame = _table(name, source, run, directory, has_tombstones=definition.sink.mode == "upsert")
+        frame.createOrReplaceTempView(_quoted(name))
     for step in definition.steps:
         run.spark.sql(step.sql).createOrReplaceTempView(_quoted(step.name))
     result = run.spark.sql(definition.sql)
@@ -115,12 +158,16 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) -> "DataFrame":
+def _table(
+    name: str, source: TableSource, run: PipelineRun, directory: Path, *, has_tombstones: bool
+) -> "DataFrame":
     """Define a topic as a table."""
     topic = source.topic or name
     columns = _registry_columns(name, topic, source, run)
     records = read_stream(run, Named((topic,)), _options(source), columns)
     meta = META if source.decode_key is None else {**META, "_key": DECODED[Part.KEY]}
+    if has_tombstones:
+        meta = {**meta, _TOMBSTONE: "value IS NULL"}
     decoded_value = [] if source.decode is None else [DECODED[Part.VALUE]]
     frame = records.selectExpr(
         "value", *decoded_value, *(f"{what} AS {column}" for column, what in meta.items())
@@ -128,12 +175,12 @@ def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) ->
     match source.decode or source.format:
         case "registry":
             assert columns is not None
-            frame = _typed(frame, columns, source, name)
+            frame = _typed(frame, columns, source, name, meta)
         case "json":
             schema = (
                 inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
             )
-            frame = _json(frame, schema, source, name)
+            frame = _json(frame, schema, source, name, meta)
         case "text":
             frame = frame.withColumn("value", frame["value"].cast("string"))
         case "binary":
@@ -167,27 +214,31 @@ def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineR
     return columns
 
 
-def _typed(frame: "DataFrame", columns: RegistryColumns, source: TableSource, table: str) -> "DataFrame":
+def _typed(
+    frame: "DataFrame", columns: RegistryColumns, source: TableSource, table: str, meta: Iterable[str]
+) -> "DataFrame":
     """Turn decoded values into columns."""
     from pyspark.sql import functions as f
 
     data = DECODED[Part.VALUE]
     names = columns.types[Part.VALUE].fieldNames()
-    _check_names(names, table)
+    _check_names(names, meta, table)
     is_malformed = f.col(data).isNull() & f.col("value").isNotNull()
     frame = _handled(frame, data, is_malformed, source, table, _NOT_DECODED)
-    return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *META)
+    return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *meta)
 
 
-def _json(frame: "DataFrame", schema: "StructType", source: TableSource, table: str) -> "DataFrame":
+def _json(
+    frame: "DataFrame", schema: "StructType", source: TableSource, table: str, meta: Iterable[str]
+) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    _check_names(schema.fieldNames(), table)
+    _check_names(schema.fieldNames(), meta, table)
     frame = frame.withColumn("value", decoded(f.col("value"), schema))
     is_malformed = f.col(f"value.{MALFORMED}").isNotNull()
     frame = _handled(frame, "value", is_malformed, source, table, _NOT_JSON)
     fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
-    return frame.select(*fields, *META)
+    return frame.select(*fields, *meta)
 
 
 def _handled(
@@ -298,8 +349,8 @@ def _dead_letters(
     )
 
 
-def _check_names(names: Sequence[str], table: str) -> None:
-    if taken := sorted({*META, MALFORMED} & set(names)):
+def _check_names(names: Sequence[str], meta: Iterable[str], table: str) -> None:
+    if taken := sorted({*meta, MALFORMED} & set(names)):
         raise InvalidPipeline(
             f"sources.{table}: values must not have the field {taken[0]}, which is reserved"
         )
@@ -334,7 +385,7 @@ def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "Data
         writer = result.writeStream.format("parquet").option("path", run.place(sink.path))
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
-    records = as_records(result, sink.key)
+    records = as_records(result, sink.keys[0] if sink.keys else None)
     return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic).outputMode(sink.mode)
 
 

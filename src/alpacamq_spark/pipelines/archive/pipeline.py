@@ -4,7 +4,7 @@ Every micro-batch is one segment of the archive, named by its number and written
 written again after a crash, it replaces itself. The stream's checkpoint has the next batch number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from alpacamq_spark.pipelines.registry import RegistryColumns, decoded_parts, re
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.sources import matching_topics, reach, read_stream, stream_options
 from alpacamq_spark.pipelines.streaming import run_stream
+from alpacamq_spark.pipelines.tables.pipeline import run_into_table, table_place
 from alpacamq_spark.pipelines.values import declared, readable
 
 from .segments import Segment, merged, merges
@@ -97,10 +98,13 @@ def _sweep(table: ArchiveTable) -> None:
 
 def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
     """Archive what the trigger requests."""
+    if definition.sink.format == "iceberg":
+        return _run_into_iceberg(definition, run, directory)
+    assert definition.sink.path is not None
     table = ArchiveTable(run.place(definition.sink.path), run.spark)
     source = definition.source
     data = None if definition.schema is None else declared(run, definition.schema, directory)
-    columns = _registry_columns(definition, run, table)
+    columns = _registry_columns(definition, run, table.types())
     types: dict[str, DataType] = {} if data is None else {DATA: data}
     if columns is not None:
         types |= {DECODED[part]: kind for part, kind in columns.types.items()}
@@ -140,14 +144,56 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
-def _registry_columns(definition: Archive, run: PipelineRun, table: ArchiveTable) -> RegistryColumns | None:
+def _run_into_iceberg(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
+    """Archive to an Iceberg table: every record, or the last one for each key."""
+    place = table_place(definition.catalog, definition.sink, run.place)
+    from alpacamq_spark.pipelines.tables.iceberg import table_types
+    from alpacamq_spark.pipelines.tables.writer import Upsert
+
+    source = definition.source
+    data = None if definition.schema is None else declared(run, definition.schema, directory)
+    columns = _registry_columns(definition, run, table_types(place))
+    options = stream_options(
+        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
+    )
+    records = filtered(read_stream(run, source, options, columns), definition.steps)
+    # Iceberg derives the partitions of a time itself.
+    frame = archived(records, data).drop("date", "hour")
+    upsert = None
+    if definition.sink.mode == "upsert":
+        frame = frame.selectExpr("*", "value IS NULL AS _tombstone", "offset AS _offset")
+        upsert = Upsert(key=("topic", "key"), order="_offset", deleted="_tombstone")
+    with translate_spark_errors():
+        ended = run_into_table(
+            run,
+            frame,
+            definition.sink,
+            definition.catalog,
+            trigger=definition.trigger,
+            upsert=upsert,
+            # A key has one row, whose time changes.
+            partition_by=("topic",) if upsert else ("topic", "day(timestamp)"),
+            compact=next((each for each in definition.steps if isinstance(each, Compact)), None),
+        )
+    end = ended.stream
+    report = Report(
+        data={"rows": end.rows, "batches": end.batches, "lag": end.lag, "table": ended.data},
+        sections=[Section(["rows", "batches", "lag"], [[end.rows, end.batches, end.lag]]), ended.section],
+    )
+    handled = dict.fromkeys(end.malformed, "archived without their columns")
+    report = with_malformed(report, end.malformed, handled)
+    return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
+
+
+def _registry_columns(
+    definition: Archive, run: PipelineRun, stored: "Mapping[str, DataType]"
+) -> RegistryColumns | None:
     """Return the columns that the schema registry describes, with those that the archive has already."""
     parts = decoded_parts(definition)
     if not parts:
         return None
     with reach(run.broker, run.access) as cluster:
         topics = [topic.name for topic in matching_topics(cluster, definition.source)]
-    stored = table.types()
     known = {part: stored[DECODED[part]] for part in parts if DECODED[part] in stored}
     return registry_columns(run, topics, definition, known)
 

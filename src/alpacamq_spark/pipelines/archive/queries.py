@@ -1,13 +1,15 @@
-"""SQL queries over an archive: the archive as a table, and each of its topics as one."""
+"""SQL queries over an archive, as a table and each of its topics as one, or over an Iceberg table."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.checkpoint import local_checkpoint
-from alpacamq_spark.pipelines.definition import Archive
+from alpacamq_spark.pipelines.definition import Archive, Transform
 from alpacamq_spark.pipelines.errors import InvalidPipeline, translate_spark_errors
 from alpacamq_spark.pipelines.run import Plain, Report, Section
 from alpacamq_spark.pipelines.sessions import session_for
 from alpacamq_spark.pipelines.storage import local_path
+from alpacamq_spark.pipelines.tables.pipeline import read_table, table_place
 
 from .table import DATA, ArchiveTable
 
@@ -21,20 +23,37 @@ TABLE = "archive"
 MAX_ROWS = 10_000
 
 
-def query_archive(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None" = None) -> Report:
-    """Run a query over a pipeline's archive. Without `spark`, creates a session."""
-    definition = pipeline.definition
-    if not isinstance(definition, Archive):
-        raise InvalidPipeline(f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive")
+def query_sink(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None" = None) -> Report:
+    """Run a query over a pipeline's archive or table. Without `spark`, creates a session."""
+    define = _definer(pipeline)
     if spark is not None:
-        return _run_query(ArchiveTable(pipeline.place(definition.sink.path), spark), spark, query)
-    place = pipeline.place(definition.sink.path)
-    if local_path(place) is not None:
-        ArchiveTable(place, None).owner()  # fail before starting Spark, which is slow
+        return _run_query(define, spark, query)
+    definition = pipeline.definition
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
     log = None if checkpoint is None or definition.spark.remote else checkpoint.log
     with translate_spark_errors(), session_for(pipeline.name, definition.spark, log) as session:
-        return _run_query(ArchiveTable(place, session), session, query)
+        return _run_query(define, session, query)
+
+
+def _definer(pipeline: "Pipeline") -> "Callable[[SparkSession], None]":
+    """Return what defines the tables of a query. Fails before Spark starts, which is slow, if it can."""
+    definition = pipeline.definition
+    if isinstance(definition, Archive | Transform) and definition.sink.table is not None:
+        place = table_place(definition.catalog, definition.sink, pipeline.place)
+        from alpacamq_spark.pipelines.tables.iceberg import open_table
+
+        table = open_table(place, pipeline.name)
+        name = definition.sink.table.rpartition(".")[2]
+        return lambda spark: read_table(table, spark).createOrReplaceTempView(f"`{name}`")
+    if not isinstance(definition, Archive):
+        raise InvalidPipeline(
+            f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive or table"
+        )
+    assert definition.sink.path is not None
+    archive = pipeline.place(definition.sink.path)
+    if local_path(archive) is not None:
+        ArchiveTable(archive, None).owner()
+    return lambda spark: define_tables(ArchiveTable(archive, spark), spark)
 
 
 def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:
@@ -67,9 +86,9 @@ def _topic_rows(rows: "DataFrame", topic: str) -> "DataFrame":
     return rows.where(f.col("topic") == topic).select(*text, *own, *decoded)
 
 
-def _run_query(table: ArchiveTable, spark: "SparkSession", query: str) -> Report:
+def _run_query(define: "Callable[[SparkSession], None]", spark: "SparkSession", query: str) -> Report:
     with translate_spark_errors():
-        define_tables(table, spark)
+        define(spark)
         result = spark.sql(query)
         rows = result.limit(MAX_ROWS + 1).collect()
     cells = [[_plain(value) for value in row] for row in rows[:MAX_ROWS]]

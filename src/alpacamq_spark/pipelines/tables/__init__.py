@@ -1,0 +1,1 @@
+"""Pipelines into tables of the lakehouse: Iceberg, through PyIceberg."""

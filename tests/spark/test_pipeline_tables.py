@@ -1,0 +1,498 @@
+"""Iceberg tables: each record once, or the last one for each key, wherever a run is cut off."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
+
+from confluent_kafka import Producer
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from alpacamq.cli.main import main
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq_spark.pipelines import Pipeline
+from alpacamq_spark.pipelines.archive.queries import query_sink
+from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
+from alpacamq_spark.pipelines.tables import writer
+from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, open_table
+from tests.conftest import NewBroker
+
+from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
+from .table_process import STEPS, Step, ending_at
+from .topics import make_topic
+
+ARCHIVE = """
+kind = "archive"
+schema = "id BIGINT, name STRING"
+
+[source]
+topics = ["{topic}"]
+max_records = {most}
+
+[sink]
+format = "iceberg"
+table = "shop.events"
+"""
+
+
+def archive(workshop: Workshop, topic: str, *, most: int = 1000, more: str = "") -> Pipeline:
+    return workshop.pipeline(ARCHIVE.format(topic=topic, most=most) + more)
+
+
+def table(workshop: Workshop, name: str = "shop.events") -> Table:
+    """Load a table as any user of PyIceberg does."""
+    warehouse = workshop.directory / "warehouse"
+    properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": str(warehouse)}
+    return load_catalog("default", **properties).load_table(name)
+
+
+def numbered(first: int, last: int) -> list[Sent]:
+    return [
+        Sent(
+            value=json.dumps({"id": number, "name": f"n{number}"}),
+            key=f"k{number % 3}",
+            partition=number % 2,
+            timestamp_ms=NOON_MS + 24 * HOUR_MS * (number % 2),
+        )
+        for number in range(first, last)
+    ]
+
+
+def ids(found: Table) -> Counter[int]:
+    """Count the occurrences of each record."""
+    return Counter(row["id"] for row in found.scan().to_arrow().column("data").to_pylist())
+
+
+def files_on_disk(found: Table) -> set[str]:
+    return {str(path) for path in Path(found.location(), "data").rglob("*.parquet")}
+
+
+def files_of(found: Table) -> set[str]:
+    """Return the files that some snapshot needs."""
+    return set(found.inspect.all_files().column("file_path").to_pylist())
+
+
+def test_records_are_added_to_a_table_that_any_engine_can_read(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 10))
+    pipeline = archive(workshop, topic)
+    outcome = workshop.run(pipeline)
+    assert outcome.rows == 10
+    found = table(workshop)
+    assert ids(found) == Counter(range(10))
+    assert [(field.name, str(field.transform)) for field in found.spec().fields] == [
+        ("topic", "identity"),
+        ("timestamp_day", "day"),
+    ]
+    # The partitions are true: this reads one of the two files.
+    later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
+    assert len(list(later.plan_files())) == 1
+    assert sorted(row["id"] for row in later.to_arrow().column("data").to_pylist()) == [1, 3, 5, 7, 9]
+    assert json_of(outcome)["table"] == {
+        "table": "shop.events",
+        "location": str(workshop.directory / "warehouse" / "shop" / "events"),
+        "rows": 10,
+        "files": 2,
+        "bytes": sum(Path(name).stat().st_size for name in files_on_disk(found)),
+        "merged_files": 0,
+        "expired_snapshots": 0,
+    }
+    send(workshop.broker, topic, numbered(10, 14))
+    assert workshop.run(pipeline).rows == 4
+    found = table(workshop)
+    assert ids(found) == Counter(range(14))
+    batches = [each.summary["alpacamq.batch"] for each in found.snapshots() if each.summary]
+    assert batches == ["0", "1"]
+    assert files_on_disk(found) == files_of(found)
+    sql = "SELECT count(*) AS n, max(data.id) AS last FROM events"
+    assert query_sink(pipeline, sql, spark=workshop.spark).data["rows"] == [{"n": 14, "last": 13}]
+
+
+class Cut(Exception):
+    """The driver ends here."""
+
+
+def cut_off(workshop: Workshop, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    """Run a pipeline whose driver dies at a step of its next batch."""
+
+    def cut() -> None:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step.owner, step.function, ending_at(step, cut))
+        with pytest.raises(PipelineFailed):
+            workshop.run(pipeline)
+
+
+def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    pipeline = archive(workshop, topic, most=8)
+    send(workshop.broker, topic, numbered(0, 8))
+    for step in STEPS.values():
+        cut_off(workshop, pipeline, monkeypatch, step)
+        assert max(ids(table(workshop)).values(), default=0) <= 1, step
+    send(workshop.broker, topic, numbered(8, 20))
+    workshop.run(pipeline)
+    found = table(workshop)
+    assert ids(found) == Counter(range(20))
+    assert files_on_disk(found) == files_of(found)
+
+
+UPSERT = """
+kind = "archive"
+schema = "id BIGINT, name STRING"
+
+[source]
+topics = ["{topic}"]
+max_records = 40
+
+[sink]
+format = "iceberg"
+table = "shop.latest"
+mode = "upsert"
+"""
+
+
+def changes(random: Random, count: int, model: dict[str, str]) -> list[Sent]:
+    """Return writes and deletions of random keys, and apply them to a model."""
+    made = []
+    for _ in range(count):
+        number = random.randrange(30)
+        key = f"k{number}"
+        value = "" if random.random() < 0.25 else json.dumps({"id": random.randrange(10**6), "name": key})
+        model.pop(key, None)
+        if value:
+            model[key] = value
+        made.append(Sent(value=value, key=key, partition=number % 2))
+    return made
+
+
+def send_changes(workshop: Workshop, topic: str, records: list[Sent]) -> None:
+    producer = Producer({"bootstrap.servers": workshop.broker.address})
+    for record in records:
+        producer.produce(topic, record.value or None, key=record.key, partition=record.partition)
+    assert producer.flush(30) == 0
+
+
+def state_of(found: Table) -> dict[str, str]:
+    rows = found.scan().to_arrow().select(["key", "value"]).to_pylist()
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"].decode(): row["value"].decode() for row in rows}
+
+
+def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    pipeline = workshop.pipeline(UPSERT.format(topic=topic))
+    random, model = Random(18), dict[str, str]()
+    send_changes(workshop, topic, changes(random, 60, model))
+    workshop.run(pipeline)
+    for step in STEPS.values():
+        send_changes(workshop, topic, changes(random, 30, model))
+        cut_off(workshop, pipeline, monkeypatch, step)
+    workshop.run(pipeline)
+    found = table(workshop, "shop.latest")
+    assert state_of(found) == model
+    assert files_on_disk(found) == files_of(found)
+    assert "_offset" not in found.schema().column_names
+    assert "_tombstone" not in found.schema().column_names
+
+
+def test_a_record_without_a_key_ends_an_upsert_and_is_named(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, [Sent(value="{}", key="a"), Sent(value="{}")])
+    with pytest.raises(PipelineFailed, match=rf"key is null in a row \({topic}-0 at offset 1\)"):
+        workshop.run(workshop.pipeline(UPSERT.format(topic=topic)))
+
+
+TRANSFORM = """
+kind = "transform"
+sql = "{sql}"
+
+[sources.orders]
+topic = "{topic}"
+schema = "id BIGINT, customer STRING, amount DOUBLE"
+
+[sink]
+format = "iceberg"
+table = "shop.orders"
+{sink}
+"""
+
+
+def test_a_query_keeps_a_table_by_key_and_tombstones_delete(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    sql = "SELECT _key AS id, customer, amount, _offset, _tombstone FROM orders"
+    sink = 'mode = "upsert"\nkey = "id"\npartition_by = ["customer"]'
+    pipeline = workshop.pipeline(TRANSFORM.format(topic=topic, sql=sql, sink=sink))
+    amounts = [("1", "ann", 1.0), ("2", "bob", 2.0), ("3", "", 3.0), ("1", "bob", 4.0)]
+    send_changes(
+        workshop,
+        topic,
+        [Sent(value=json.dumps({"customer": who, "amount": what}), key=key) for key, who, what in amounts],
+    )
+    workshop.run(pipeline)
+    send_changes(workshop, topic, [Sent(value="", key="2"), Sent(value='{"amount": 5}', key="4")])
+    workshop.run(pipeline)
+    rows = query_sink(pipeline, "SELECT * FROM orders ORDER BY id", spark=workshop.spark).data["rows"]
+    assert rows == [
+        {"id": "1", "customer": "bob", "amount": 4.0},
+        {"id": "3", "customer": "", "amount": 3.0},
+        {"id": "4", "customer": None, "amount": 5.0},
+    ]
+
+
+def test_rows_of_one_key_without_an_order_are_refused(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    sql = "SELECT _key AS id, amount FROM orders"
+    pipeline = workshop.pipeline(TRANSFORM.format(topic=topic, sql=sql, sink='mode = "upsert"\nkey = "id"'))
+    send(workshop.broker, topic, [Sent(value="{}", key="a"), Sent(value="{}", key="a")])
+    with pytest.raises(PipelineFailed, match=r'several rows with the same id: \{"id":"a"\}; select _offset'):
+        workshop.run(pipeline)
+
+
+def test_new_columns_are_added_and_types_widen(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    text = TRANSFORM.format(topic=topic, sql="SELECT CAST(id AS INT) id FROM orders", sink="")
+    send(workshop.broker, topic, [Sent(value='{"id": 1}')])
+    workshop.run(workshop.pipeline(text))
+    send(workshop.broker, topic, [Sent(value='{"id": 5000000000, "amount": 2}')])
+    told = RecordedProgress()
+    later = workshop.pipeline(text.replace("CAST(id AS INT) id", "id, amount"))
+    workshop.run(later, told)
+    assert "added to table shop.orders: amount" in told.sentences
+    rows = query_sink(later, "SELECT * FROM orders ORDER BY id", spark=workshop.spark).data["rows"]
+    assert rows == [{"id": 1, "amount": None}, {"id": 5_000_000_000, "amount": 2.0}]
+    assert table(workshop, "shop.orders").scan().to_arrow().num_rows == 2
+    # Without the column and with the narrow type again, rows are as the table wants them.
+    send(workshop.broker, topic, [Sent(value='{"id": 3, "amount": 4}')])
+    workshop.run(workshop.pipeline(text))
+    rows = query_sink(later, "SELECT * FROM orders WHERE id = 3", spark=workshop.spark).data["rows"]
+    assert rows == [{"id": 3, "amount": None}]
+    assert sorted(table(workshop, "shop.orders").scan().to_arrow().column("id").to_pylist())[:2] == [1, 3]
+    with pytest.raises(ForeignTable, match=r"shop\.orders has other types.*string"):
+        workshop.run(workshop.pipeline(text.replace("CAST(id AS INT) id", "CAST(id AS STRING) id")))
+
+
+def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 2))
+    pipeline = archive(workshop, topic)
+    workshop.run(pipeline)
+    checkpoint = Path(pipeline.checkpoint_place)
+    shutil.copytree(checkpoint, checkpoint.with_name("older"))
+    send(workshop.broker, topic, numbered(2, 4))
+    workshop.run(pipeline)
+    send(workshop.broker, topic, numbered(4, 6))
+    workshop.run(pipeline)
+    shutil.rmtree(checkpoint / "stream")
+    with pytest.raises(ForeignTable, match=r"position .* does not contain"):
+        workshop.run(pipeline)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(checkpoint.with_name("older"), checkpoint)
+    with pytest.raises(ForeignTable, match=r"position .* does not contain"):
+        workshop.run(pipeline)
+    other = archive(workshop, topic).definition
+    with pytest.raises(ForeignTable, match=r"up to batch 0, and table shop\.other has none of its batches"):
+        workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic, most=9).replace("events", "other")))
+    assert other.checkpoint is None
+    shutil.rmtree(checkpoint)
+    with pytest.raises(ForeignTable, match="with another checkpoint"):
+        workshop.run(archive(workshop, topic))
+    assert ids(table(workshop)) == Counter(range(6))
+
+
+def test_old_snapshots_expire_and_files_that_nothing_needs_are_deleted(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    pipeline = workshop.pipeline(UPSERT.format(topic=topic) + 'keep_snapshots = "0s"\n')
+    random, model = Random(5), dict[str, str]()
+    for _ in range(3):
+        send_changes(workshop, topic, changes(random, 20, model))
+        workshop.run(pipeline)
+    found = table(workshop, "shop.latest")
+    assert len(found.snapshots()) == 1
+    assert state_of(found) == model
+    assert files_on_disk(found) == files_of(found)
+    # Metadata stays for some days: another writer may be about to commit it.
+    opened = open_table(_place(workshop, "shop.latest"), "pipeline")
+    before = set(Path(found.location(), "metadata").iterdir())
+    assert opened.clean(timedelta(0), datetime.now(UTC) + timedelta(days=4)) == 0
+    opened._delete_orphans(datetime.now(UTC) + timedelta(days=4))
+    after = set(Path(found.location(), "metadata").iterdir())
+    assert after < before
+    assert state_of(table(workshop, "shop.latest")) == model
+
+
+def _place(workshop: Workshop, name: str) -> TablePlace:
+    warehouse = workshop.directory / "warehouse"
+    properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": str(warehouse)}
+    return TablePlace(table=name, catalog="default", properties=properties)
+
+
+def test_small_files_of_a_partition_are_merged(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    step = '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
+    text = ARCHIVE.format(topic=topic, most=8) + 'keep_snapshots = "0s"\n' + step
+    send(workshop.broker, topic, numbered(0, 24))
+    # A driver that dies between the merged files and their commit leaves the table as it is.
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "commit_merge", ending_at_once)
+        with pytest.raises(Cut):
+            workshop.run(workshop.pipeline(text))
+    assert len(files_of(table(workshop))) == 6
+    assert ids(table(workshop)) == Counter(range(24))
+    send(workshop.broker, topic, numbered(24, 25))
+    outcome = workshop.run(workshop.pipeline(text))
+    found = table(workshop)
+    assert json_of(outcome)["table"]["merged_files"] == 7
+    assert ids(found) == Counter(range(25))
+    assert len(files_of(found)) == 2
+    later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
+    assert len(list(later.plan_files())) == 1
+    # Merged files that were never committed stay for some days.
+    assert len(files_on_disk(found) - files_of(found)) == 2
+    open_table(_place(workshop, "shop.events"), "pipeline")._delete_orphans(
+        datetime.now(UTC) + timedelta(days=4)
+    )
+    assert files_on_disk(found) == files_of(found)
+
+
+def ending_at_once(*_: object) -> None:
+    raise Cut
+
+
+def test_commits_of_others_cost_a_batch_nothing(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    original = writer.write_files
+    others = 0
+
+    def overtaken(*arguments: Any) -> None:
+        nonlocal others
+        original(*arguments)
+        if others < 2:
+            others += 1
+            found = table(workshop, name)
+            found.append(found.scan().to_arrow().slice(0, 0))
+
+    for text, name in ((ARCHIVE.format(topic=topic, most=9), "shop.events"), (UPSERT, "shop.latest")):
+        others = 0
+        send(workshop.broker, topic, numbered(0, 3))
+        pipeline = workshop.pipeline(text.format(topic=topic), f"{name}.toml")
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "write_files", overtaken)
+            workshop.run(pipeline)
+        found = table(workshop, name)
+        assert files_on_disk(found) >= files_of(found)
+        assert found.scan().to_arrow().num_rows == 3
+
+
+def test_a_column_renamed_by_others_is_queried_under_its_new_name(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 4))
+    pipeline = archive(workshop, topic)
+    workshop.run(pipeline)
+    with table(workshop).update_schema() as change:
+        change.rename_column("offset", "place")
+    rows = query_sink(pipeline, "SELECT count(*) AS n, sum(place) AS s FROM events", spark=workshop.spark)
+    assert rows.data["rows"] == [{"n": 4, "s": 2}]
+
+
+@pytest.mark.parametrize(
+    ("sink", "words"),
+    [
+        ('format = "iceberg"', "needs table = 'NAMESPACE.NAME'"),
+        ('format = "iceberg"\ntable = "orders"', "is not a namespace and a name"),
+        ('format = "iceberg"\ntable = "a.b"\npath = "c"', "path and format = 'iceberg' exclude each other"),
+        ('format = "icberg"\ntable = "a.b"', "did you mean iceberg"),
+        ('table = "a.b"', "table needs format = 'iceberg'"),
+        ('path = "a"\nmode = "upsert"', "needs format = 'iceberg'"),
+        ('path = "a"\nkeep_snapshots = "1d"', "keep_snapshots needs format"),
+        (
+            'format = "iceberg"\ntable = "a.b"\npartition_by = ["week(timestamp)"]',
+            "'week\\(timestamp\\)' is neither",
+        ),
+        ('format = "iceberg"\ntable = "a.b"\nkeep_snapshots = "long"', "keep_snapshots: 'long' is not"),
+        ('path = "a"\n[catalog]\nuri = "x"', "catalog is for sink.format = 'iceberg'"),
+        ("", "lacks the key path"),
+    ],
+)
+def test_sinks_that_make_no_sense_are_refused_before_spark_starts(
+    workshop: Workshop, sink: str, words: str
+) -> None:
+    with pytest.raises(InvalidPipeline, match=words):
+        workshop.pipeline(f'kind = "archive"\n[source]\ntopics = ["a"]\n[sink]\n{sink}\n')
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_of_the_guide_prints_what_the_guide_says(
+    new_broker: NewBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
+    broker = new_broker()
+    broker.start()
+    section = GUIDE.read_text().partition("## Iceberg tables\n")[2].partition("\n## ")[0]
+    blocks = iter(BLOCK.findall(section))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+    def following(language: str) -> str:
+        code: str = next(code for found, code in blocks if found == language)
+        return code
+
+    install, file = following("sh"), following("toml")
+    assert install == "pip install '.[spark,tables]'\n"
+    Path("latest.toml").write_text(file)
+    write, run, query = following("sh").splitlines()
+    write = write.replace("alpacactl", f"alpacactl --broker {broker.address}")
+    subprocess.run(write, shell=True, check=True)  # noqa: S602 - our own page
+    capfd.readouterr()
+    for command in (run, query):
+        arguments = shlex.split(command)[1:]
+        capfd.readouterr()
+        # In this process, which has a session.
+        assert main(["--broker", broker.address, *arguments]) == 0
+    assert capfd.readouterr().out == following("text")
+    exec(following("py"), {})  # noqa: S102 - our own page
+    assert capfd.readouterr().out == following("text")
