@@ -1,12 +1,13 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean \
+	image base image-test compose-test helmtools helm-test
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Set up and start the broker on ./data
 	@scripts/setup run
@@ -113,6 +114,31 @@ hooks: ## Have git check style before every commit
 	@scripts/setup dev
 	@$(BIN)/pre-commit install
 
+# BASE=… is another base image than Python's from Docker Hub; TARGET=spark is the image for pipelines.
+image: ## Build the container image with docker, podman or buildah
+	@deploy/docker/build $(or $(TARGET),broker)
+
+# For machines that reach no registry of images: `make image` finds it. Needs root, mmdebstrap and buildah.
+base: ## Make a base image from Debian's packages
+	@deploy/docker/base localhost/alpacamq-base
+
+image-test: ## Run the image as it is meant to be run, and check what it promises
+	@deploy/docker/check
+
+# PROFILE=tls for the same with TLS.
+compose-test: ## Start three nodes with compose, kill one, and read everything
+	@deploy/compose/check $(or $(PROFILE),cluster)
+
+# Needs Go; without these, most tests of the chart are skipped.
+helmtools: ## Install Helm, and the schemas of Kubernetes' objects
+	@scripts/setup dev
+	@mkdir -p .venv/helmtools
+	@GOBIN=$(CURDIR)/.venv/helmtools go install helm.sh/helm/v3/cmd/helm@v3.19.0
+	@$$(scripts/setup uv) pip install --quiet --target .venv/helmtools/lib kubernetes-validate==1.37.0
+
+helm-test: helmtools ## Lint and render the Helm chart, and check every object
+	@$(BIN)/pytest -q tests/deploy/test_chart.py tests/deploy/test_rules.py
+
 proto: ## Generate the modules of the gRPC API from its .proto files
 	@scripts/setup dev
 	@scripts/generate_protos
@@ -123,6 +149,7 @@ COMPILE = $$(scripts/setup uv) pip compile --quiet --universal --generate-hashes
 lock: ## Bring the lock files up to date with pyproject.toml
 	@$(COMPILE) pyproject.toml -o requirements/run.lock
 	@$(COMPILE) --extra spark --extra tables --group dev pyproject.toml -o requirements/dev.lock
+	@$(COMPILE) --extra spark --extra tables -c requirements/dev.lock pyproject.toml -o requirements/spark.lock
 	@echo uv | $(COMPILE) - -o requirements/uv.lock
 
 clean: ## Remove the environment and the caches; ./data stays

@@ -46,6 +46,7 @@ NOUNS: Mapping[str, str] = {
     "token": "list, create, renew and end delegation tokens",
     "user": "list, create and delete users, and change their passwords",
     "cluster": "show nodes and their health, drain and remove them, move replicas and leaders",
+    "doctor": "check addresses, disks, clocks, limits and certificates of all nodes",
     "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
@@ -71,7 +72,7 @@ ALIASES: Mapping[str, str] = {
     "users": "user",
 }
 # Nouns that are commands themselves.
-VERBS = frozenset({"produce", "consume", "trace", "audit", "top", "completion"})
+VERBS = frozenset({"produce", "consume", "trace", "audit", "doctor", "top", "completion"})
 # The names of the common options.
 _COMMON = (
     "broker", "http", "context", "user", "password_file", "sasl_mechanism",

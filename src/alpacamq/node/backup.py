@@ -23,7 +23,6 @@ from typing import NamedTuple
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq import __version__
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.metadata.opening import make_sole_voter, stored_voters
 from alpacamq.broker.metadata.store import IDENTITY as METADATA_LOG
@@ -54,6 +53,7 @@ from alpacamq.log.partition_log import DELETED
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, InvalidVoters, StorageFailed
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.version import VERSION
 from alpacamq.model.voters import Voter
 
 MANIFEST = "manifest.json"
@@ -138,7 +138,7 @@ def back_up(data_directory: Path, target: Path, output: str = "text") -> int:
         with _sources(data_directory, disk) as (sources, paused_ms):
             manifest = Manifest(
                 format=MANIFEST_FORMAT,
-                version=__version__,
+                version=VERSION,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 node_id=identity.node_id,
                 cluster_id=identity.cluster_id,

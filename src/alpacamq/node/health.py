@@ -42,8 +42,8 @@ def check_health(config: NodeConfig, *, is_liveness_enough: bool = False) -> int
         print(f"alpacamq: {reason}", file=sys.stderr)
         return 1
     except (OSError, http.client.HTTPException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"alpacamq: the broker does not answer: {reason or type(error).__name__}", file=sys.stderr)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        print(f"alpacamq: the broker does not answer: {why or type(error).__name__}", file=sys.stderr)
         return 1
     return 0
 

@@ -119,6 +119,8 @@ class HttpApi:
         self._addresses = (address, *others)
         self._connection: HTTPConnection | None = None
         self._deadline = 0.0
+        # The Date header of the last response.
+        self.date = ""
 
     def __enter__(self) -> Self:
         return self
@@ -146,6 +148,10 @@ class HttpApi:
     ) -> T:
         """Send a GET request; `wait_ms` is how long the broker may wait before it responds."""
         return self._read(answer, self._ask("GET", _target(path, query), None, REQUEST_S + wait_ms / 1000))
+
+    def text(self, path: Iterable[str]) -> str:
+        """Send a GET request for something other than JSON."""
+        return self._ask("GET", _target(path, None), None, REQUEST_S).decode(errors="replace")
 
     def send(
         self,
@@ -223,6 +229,7 @@ class HttpApi:
                 headers = {**headers, "Content-Type": "application/json"}
             connection.request(method, target, content, headers)
             response = connection.getresponse()
+            self.date = response.getheader("Date", "")
             answered = self._content(connection, response)
         except TimeoutError:
             self.close()

@@ -1,0 +1,131 @@
+"""The systemd unit, and what the broker reports to a service manager."""
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from alpacamq.node.supervisor import Supervisor
+from tests.conftest import NewBroker
+
+from .files import ROOT
+
+UNIT = ROOT / "deploy" / "systemd" / "alpacamq.service"
+PATIENCE_S = 30
+
+
+class Manager:
+    """The socket of a service manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+        self._socket.settimeout(PATIENCE_S)
+
+    def receive(self) -> dict[str, str]:
+        """Return the next message."""
+        lines = self._socket.recv(4096).decode().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def wait_for(self, name: str) -> dict[str, str]:
+        """Return the next message with this assignment."""
+        while name not in (message := self.receive()):
+            pass
+        return message
+
+    def drain(self) -> None:
+        """Receive until no message comes any more."""
+        self._socket.settimeout(1)
+        with suppress(TimeoutError):
+            while True:
+                self.receive()
+        self._socket.settimeout(PATIENCE_S)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(tmp_path / "notify")
+    yield manager
+    manager.close()
+
+
+def test_a_broker_reports_its_start_its_readiness_and_its_stop(
+    new_broker: NewBroker, manager: Manager
+) -> None:
+    broker = new_broker(environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "300000"})
+    broker.spawn()
+    starting = manager.receive()
+    assert int(starting["EXTEND_TIMEOUT_USEC"]) > 0
+    assert starting["STATUS"]
+    assert manager.wait_for("READY")["READY"] == "1"
+    broker.wait_until_ready()
+    for _ in range(3):
+        assert manager.receive() == {"WATCHDOG": "1"}
+    assert broker.signal(signal.SIGTERM) == 0
+    assert manager.wait_for("STOPPING")["STOPPING"] == "1"
+
+
+def test_a_broker_that_is_stuck_does_not_report_that_it_is_alive(
+    new_broker: NewBroker, manager: Manager
+) -> None:
+    broker = new_broker(environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000"}).start()
+    manager.wait_for("READY")
+    broker.process.send_signal(signal.SIGSTOP)
+    manager.drain()
+    broker.process.send_signal(signal.SIGCONT)
+    assert manager.receive() == {"WATCHDOG": "1"}
+
+
+def test_an_abstract_socket_is_used(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        name = f"alpacamq-test-{tmp_path.name}"
+        listening.bind(f"\0{name}")
+        listening.settimeout(PATIENCE_S)
+        Supervisor.of({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        assert listening.recv(100) == b"READY=1\nSTATUS=serving"
+
+
+def test_a_service_manager_that_is_gone_costs_nothing(tmp_path: Path) -> None:
+    Supervisor.of({"NOTIFY_SOCKET": str(tmp_path / "absent")}).ready()
+    Supervisor.of({}).stopping()
+
+
+def test_the_watchdog_of_another_process_is_not_ours() -> None:
+    ours = Supervisor.of({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "3000000"})
+    assert ours._interval == 1
+    parents = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}
+    assert Supervisor.of(parents)._interval > 1
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    # It has to exist for the check.
+    command = shutil.which("true")
+    text = UNIT.read_text().replace("ExecStart=/opt/alpacamq/bin/alpacamq", f"ExecStart={command}")
+    unit.write_text(text.replace("User=alpacamq\nGroup=alpacamq", "User=daemon\nGroup=daemon"))
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_unit_is_hardened() -> None:
+    """systemd rates the exposure of a unit: 10 is everything, 0 nothing."""
+    ran = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNIT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
