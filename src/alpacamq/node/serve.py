@@ -488,9 +488,10 @@ async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 def keep_collections_short() -> None:
-    """Make full garbage collections scan only objects created since the last long one.
+    """Make garbage collections scan only objects created since the last long one.
 
-    Scanning a million keys of state would block everything for a second whenever they grow by a quarter.
+    Scanning a million keys of state would block everything for a second whenever they grow by a quarter, and
+    the blocks of messages that a minute has read for a tenth.
     Objects alive after a long collection are exempt from later ones. They are still freed by reference
     counting, except in reference cycles, of which there are few.
     """
@@ -500,7 +501,7 @@ def keep_collections_short() -> None:
         nonlocal began_at
         if phase == "start":
             began_at = time.monotonic()
-        elif info["generation"] == 2 and time.monotonic() - began_at > MAX_COLLECTION_SECONDS:
+        elif info["generation"] and time.monotonic() - began_at > MAX_COLLECTION_SECONDS:
             gc.freeze()
 
     gc.callbacks.append(collected)
