@@ -304,7 +304,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         loop.add_signal_handler(number, stop.set)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
-    certificates = _certificates(config, loop)
+    certificates = certificates_of(config, loop)
     handshakes = Handshakes()
     node_handshakes = Handshakes(NODE_HANDSHAKES, NODE_HANDSHAKE_SHARE)
 
@@ -420,7 +420,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     log.info("stopped")
 
 
-def _certificates(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> Certificates | None:
+def certificates_of(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> Certificates | None:
     """Load the certificates, and load them again on SIGHUP; None if there are none."""
     if (settings := tls_settings(config.tls)) is None:
         return None
