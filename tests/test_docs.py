@@ -31,6 +31,7 @@ OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
 CLUSTER = DOCS / "guide" / "cluster.md"
 SECURITY = DOCS / "guide" / "security.md"
+PYTHON_CLIENT = DOCS / "guide" / "python.md"
 TENANTS = DOCS / "guide" / "tenants.md"
 TOKENS = DOCS / "guide" / "tokens.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
@@ -184,6 +185,13 @@ def test_python_examples_print_the_documented_output(
     broker = new_broker()
     broker.start()
     run_examples(page, {"python"}, broker, tmp_path)
+
+
+def test_the_examples_of_the_python_client_work_with_three_nodes(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    with running_nodes(tmp_path / "nodes") as nodes:
+        addresses = {KAFKA: nodes.kafka, HTTP: "unused", GRPC: ",".join(node.grpc for node in nodes)}
+        run_examples_at(PYTHON_CLIENT, {"python"}, addresses, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
