@@ -50,6 +50,7 @@ BENCHMARKS = (
     "queue_flatness",
     "client_queue",
     "grpc_log",
+    "grpc_latency",
     "delays",
     "spark_read",
     "spark_latency",

@@ -3,8 +3,12 @@
 The client writes HTTP/2 frames itself: a gRPC library would be the limit.
 """
 
+import socket
 from collections.abc import Iterator
 from struct import Struct
+from typing import Any
+
+from google.protobuf.message import Message
 
 from alpacamq.v1 import queue_pb2
 
@@ -31,21 +35,17 @@ def drain(address: str, topic: str, messages: int, consumers: int, credit: int, 
 
     def consume() -> Dialogue:
         nonlocal unread, unsettled
-        data = yield _open(address) + _message(queue_pb2.WorkRequest(open=opened))
+        data = yield _open(address, "Queue/Work") + _message(queue_pb2.WorkRequest(open=opened))
         content = b""
         pending: list[int] = []
         while True:
             reply = b""
             done = 0
             for kind, flags, at, end in _frames(data):
-                if kind == DATA:
-                    content += data[at:end]
-                elif kind in (SETTINGS, PING) and not flags & ACK:
-                    reply += _frame(kind, ACK, 0, data[at:end] if kind == PING else b"")
-                elif kind in (RESET, GO_AWAY):
-                    raise ConnectionError(f"the stream ended: {data[at:end]!r}")
+                content, answer = _received(content, kind, flags, data[at:end])
+                reply += answer
                 done = end
-            content, responses = _responses(content)
+            content, responses = _responses(content, queue_pb2.WorkResponse)
             for response in responses:
                 assert not response.errors, response.errors[0]
                 unsettled -= len(response.settled)
@@ -63,12 +63,57 @@ def drain(address: str, topic: str, messages: int, consumers: int, credit: int, 
     assert unsettled == 0, f"{-unsettled} messages more than were sent"
 
 
-def _open(address: str) -> bytes:
+class Stream:
+    """The only stream of a connection, for a client that waits for what it receives."""
+
+    def __init__(self, address: str, method: str, response: type[Message]) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._response = response
+        self._data = self._content = b""
+        self.socket.sendall(_open(address, method))
+
+    def send(self, request: Message) -> None:
+        self.socket.sendall(_message(request))
+
+    def receive(self) -> list[Any]:
+        """Read once from the socket; return the responses that are complete."""
+        received = self.socket.recv(1 << 16)
+        if not received:
+            raise ConnectionError("the server hung up")
+        self._data += received
+        done = 0
+        for kind, flags, at, end in _frames(self._data):
+            self._content, answer = _received(self._content, kind, flags, self._data[at:end])
+            if answer:
+                self.socket.sendall(answer)
+            done = end
+        self._data = self._data[done:]
+        self._content, responses = _responses(self._content, self._response)
+        return responses
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _received(content: bytes, kind: int, flags: int, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the content with that of a frame, and what has to be sent in return."""
+    if kind == DATA:
+        return content + payload, b""
+    if kind in (SETTINGS, PING) and not flags & ACK:
+        return content, _frame(kind, ACK, 0, payload if kind == PING else b"")
+    if kind in (RESET, GO_AWAY):
+        raise ConnectionError(f"the stream ended: {payload!r}")
+    return content, b""
+
+
+def _open(address: str, method: str) -> bytes:
     """Begin a connection and the headers of its only stream; nothing received waits for a window."""
     settings = Struct(">HI").pack(_INITIAL_WINDOW_SIZE, WINDOW)
     window = (WINDOW - DEFAULT_WINDOW).to_bytes(4, "big")
     headers = b"\x83\x86"  # POST, http, as indexed in HPACK's table
-    headers += b"\x04" + _string(b"/alpacamq.v1.Queue/Work") + b"\x01" + _string(address.encode())
+    headers += b"\x04" + _string(f"/alpacamq.v1.{method}".encode()) + b"\x01" + _string(address.encode())
     headers += b"\x0f\x10" + _string(b"application/grpc") + b"\x00" + _string(b"te") + _string(b"trailers")
     return b"".join(
         [
@@ -97,12 +142,12 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, int, int]]:
         at = end
 
 
-def _message(request: queue_pb2.WorkRequest) -> bytes:
+def _message(request: Message) -> bytes:
     body = request.SerializeToString()
     return _frame(DATA, 0, STREAM, _PREFIX.pack(0, len(body)) + body)
 
 
-def _responses(content: bytes) -> tuple[bytes, list[queue_pb2.WorkResponse]]:
+def _responses(content: bytes, kind: type[Message]) -> tuple[bytes, list[Any]]:
     """Return the rest of the content, and its whole messages."""
     at = 0
     found = []
@@ -111,7 +156,7 @@ def _responses(content: bytes) -> tuple[bytes, list[queue_pb2.WorkResponse]]:
         begin = at + _PREFIX.size
         if begin + size > len(content):
             break
-        found.append(queue_pb2.WorkResponse.FromString(content[begin : begin + size]))
+        found.append(kind.FromString(content[begin : begin + size]))
         at = begin + size
     return content[at:], found
 

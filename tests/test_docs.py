@@ -37,6 +37,7 @@ CLUSTER = DOCS / "guide" / "cluster.md"
 # tests/deploy/test_runbook.py runs it.
 RUNBOOK = DOCS / "guide" / "runbook.md"
 SECURITY = DOCS / "guide" / "security.md"
+PYTHON_CLIENT = DOCS / "guide" / "python.md"
 TENANTS = DOCS / "guide" / "tenants.md"
 TOKENS = DOCS / "guide" / "tokens.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
@@ -200,6 +201,13 @@ def test_python_examples_print_the_documented_output(
     broker = new_broker()
     broker.start()
     run_examples(page, {"python"}, broker, tmp_path)
+
+
+def test_the_examples_of_the_python_client_work_with_three_nodes(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    with running_nodes(tmp_path / "nodes") as nodes:
+        addresses = {KAFKA: nodes.kafka, HTTP: "unused", GRPC: ",".join(node.grpc for node in nodes)}
+        run_examples_at(PYTHON_CLIENT, {"python"}, addresses, tmp_path)
 
 
 NEEDS_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")

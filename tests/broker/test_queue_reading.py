@@ -12,7 +12,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import append
 from alpacamq.broker.queue.host import QueueSettings
 from alpacamq.broker.read import block_cache as stored_blocks
-from alpacamq.model.batch import CRC_AT, HEADER_BYTES, Codec, checksum
+from alpacamq.model.batch import CRC_AT, HEADER_BYTES, BatchHeader, Codec, checksum
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import Lane
 from alpacamq.model.ports import Buffer
@@ -113,10 +113,10 @@ async def test_a_long_batch_is_unpacked_once_for_many_small_receives(
     unpacked = 0
 
     class Counted(IndexedBatch):
-        def __init__(self, batch: Buffer, limit: int) -> None:
+        def __init__(self, batch: Buffer, limit: int, header: BatchHeader) -> None:
             nonlocal unpacked
             unpacked += 1
-            super().__init__(batch, limit)
+            super().__init__(batch, limit, header)
 
     monkeypatch.setattr(stored_blocks, "IndexedBatch", Counted)
     async with running(tmp_path) as broker:
@@ -183,8 +183,8 @@ async def test_highly_compressed_batches_are_not_unpacked_on_the_event_loop(
     threads: set[int] = set()
 
     class Watched(IndexedBatch):
-        def __init__(self, batch: Buffer, limit: int) -> None:
-            super().__init__(batch, limit)
+        def __init__(self, batch: Buffer, limit: int, header: BatchHeader) -> None:
+            super().__init__(batch, limit, header)
             threads.add(get_ident())
 
     monkeypatch.setattr(stored_blocks, "IndexedBatch", Watched)

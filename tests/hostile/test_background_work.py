@@ -115,15 +115,16 @@ async def test_watching_many_groups_does_not_hold_up_requests(many_groups: Broke
         assert holds.turns > GROUPS / 1000
 
 
-def test_state_that_lasts_is_not_looked_at_again_by_the_garbage_collector() -> None:
-    script = """
+@pytest.mark.parametrize("generation", [1, 2])
+def test_state_that_lasts_is_not_looked_at_again_by_the_garbage_collector(generation: int) -> None:
+    script = f"""
 import gc
 from alpacamq.node.serve import keep_collections_short
 keep_collections_short()
 gc.disable()  # a collection in between would freeze a part of it, and leave one too short to freeze the rest
 state = [[[]] for _ in range(300_000)]
 gc.enable()
-gc.collect()
+gc.collect({generation})
 assert gc.get_freeze_count() > 300_000
 gc.collect()
 assert len(gc.get_objects()) < 50_000

@@ -41,6 +41,14 @@ def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
     directory.close()
 
 
+def test_only_its_owner_can_read_a_new_directory(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    directory = a_directory(path)
+    directory.open()
+    assert path.stat().st_mode & 0o777 == 0o700
+    directory.close()
+
+
 def test_two_directories_are_two_clusters(tmp_path: Path) -> None:
     one, other = a_directory(tmp_path / "one"), a_directory(tmp_path / "other")
     one.open()

@@ -1,14 +1,21 @@
 """Sections [tls] and [listeners.NAME]: what is refused, and with which words."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from alpacamq.broker import tls
 from alpacamq.model.address import Address
 from alpacamq.node.config import ConfigError, NodeConfig, load
 from alpacamq.node.listeners import ListenerApi, warn_of_plain_passwords
 from alpacamq.node.processes import PORT_STEP, Process
+from alpacamq.node.serve import certificates_of
 from alpacamq.telemetry.logs import capture_logs
+from tests.certificates import Authority, tls_section
+from tests.waiting import soon
 
 TLS = "[tls]\ncertificate = 'c.pem'\nkey = 'c.key'\nclient_ca = 'ca.pem'\n"
 EXTERNAL = "[listeners.external]\nlisten = '127.0.0.1:9094'\n"
@@ -138,3 +145,22 @@ def test_processes_of_one_machine_have_listeners_of_their_own(tmp_path: Path) ->
     assert first["ALPACAMQ_LISTENERS_EXTERNAL_LISTEN"] == "127.0.0.1:9094"
     assert second["ALPACAMQ_LISTENERS_EXTERNAL_LISTEN"] == f"127.0.0.1:{9094 + PORT_STEP}"
     assert second["ALPACAMQ_LISTENERS_EXTERNAL_ADVERTISED"] == f"broker:{9094 + PORT_STEP}"
+
+
+async def test_certificates_are_loaded_again_on_sighup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "RELOAD_SECONDS", 3600)
+    authority = Authority(tmp_path / "authority")
+    config = loaded(tmp_path, tls_section(authority, authority.server()))
+    loop = asyncio.get_running_loop()
+    certificates = certificates_of(config, loop)
+    assert certificates is not None
+    watching = asyncio.create_task(certificates.run())
+    try:
+        authority.server()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await soon(lambda: certificates.reloads == 1)
+    finally:
+        watching.cancel()
+        loop.remove_signal_handler(signal.SIGHUP)

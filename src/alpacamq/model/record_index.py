@@ -29,9 +29,11 @@ class IndexedBatch:
 
     __slots__ = ("_body", "_starts", "header", "offsets")
 
-    def __init__(self, batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> None:
-        """Index a batch. Raises CorruptBatch if its records do not match its header."""
-        header = self.header = read_header(batch)
+    def __init__(
+        self, batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES, header: BatchHeader | None = None
+    ) -> None:
+        """Index a batch, whose header may be known. Raises CorruptBatch if its records do not match it."""
+        header = self.header = read_header(batch) if header is None else header
         if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
             raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
         body = memoryview(batch)[HEADER_BYTES : header.size]

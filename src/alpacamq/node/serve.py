@@ -306,7 +306,7 @@ async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | 
         loop.add_signal_handler(number, stop.set)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
-    certificates = _certificates(config, loop)
+    certificates = certificates_of(config, loop)
     handshakes = Handshakes()
     node_handshakes = Handshakes(NODE_HANDSHAKES, NODE_HANDSHAKE_SHARE)
 
@@ -429,7 +429,7 @@ async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | 
     log.info("stopped")
 
 
-def _certificates(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> Certificates | None:
+def certificates_of(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> Certificates | None:
     """Load the certificates, and load them again on SIGHUP; None if there are none."""
     if (settings := tls_settings(config.tls)) is None:
         return None
@@ -497,9 +497,10 @@ async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 def keep_collections_short() -> None:
-    """Make full garbage collections scan only objects created since the last long one.
+    """Make garbage collections scan only objects created since the last long one.
 
-    Scanning a million keys of state would block everything for a second whenever they grow by a quarter.
+    Scanning a million keys of state would block everything for a second whenever they grow by a quarter, and
+    the blocks of messages that a minute has read for a tenth.
     Objects alive after a long collection are exempt from later ones. They are still freed by reference
     counting, except in reference cycles, of which there are few.
     """
@@ -509,7 +510,7 @@ def keep_collections_short() -> None:
         nonlocal began_at
         if phase == "start":
             began_at = time.monotonic()
-        elif info["generation"] == 2 and time.monotonic() - began_at > MAX_COLLECTION_SECONDS:
+        elif info["generation"] and time.monotonic() - began_at > MAX_COLLECTION_SECONDS:
             gc.freeze()
 
     gc.callbacks.append(collected)

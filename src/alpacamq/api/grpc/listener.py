@@ -5,6 +5,7 @@ connects, which waits for it; the broker starts without them.
 """
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -168,6 +169,7 @@ class GrpcListener:
             self._connection_limit,
             self._stats,
         )
+        gc.freeze()  # what was loaded is permanent: the next full collection need not scan it
         self._drain = server.drain
         self._make_connection = partial(module.Connection, server)
         for waiting in list(self._waiting):

@@ -185,10 +185,13 @@ _BATCH_OVERHEAD_BYTES = 300
 
 
 class Block:
-    """Consecutive whole batches of one partition, without uncommitted ones."""
+    """Consecutive whole batches of one partition, without uncommitted ones.
 
-    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_times",
-                 "_unreadable", "first_offset", "next_offset", "size_bytes")  # fmt: skip
+    The cache may hold a block for each message: of few objects, which collections of garbage scan.
+    """
+
+    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_keyed_outline", "_limit_bytes", "_outline",
+                 "_times", "first_offset", "next_offset", "size_bytes", "unreadable")  # fmt: skip
 
     def __init__(
         self,
@@ -198,16 +201,18 @@ class Block:
         limit: int,
         unreadable: Unreadable,
     ) -> None:
-        self._unreadable = unreadable
+        self.unreadable = unreadable
         self.first_offset = read_header(data).base_offset
         self.next_offset = next_offset
         self._data = data
         self._limit_bytes = limit
-        self._batches: list[Stored] = list(stored_batches(data, aborted))
-        self._firsts = [stored.header.base_offset for stored in self._batches]
-        self._times = BatchTimes(self._batches).found
+        self._batches: Sequence[Stored] = tuple(stored_batches(data, aborted))
+        # Tuples of numbers are not scanned.
+        self._firsts = tuple([stored.header.base_offset for stored in self._batches])
+        self._times = tuple(BatchTimes(self._batches).found)
         self._indexed: dict[int, IndexedBatch | None] = {}
-        self._outlines: dict[bool, list[OffsetRange]] = {}
+        self._outline: Sequence[OffsetRange] | None = None
+        self._keyed_outline: Sequence[OffsetRange] | None = None
         self.size_bytes = len(data) + _BLOCK_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES * len(self._batches)
 
     @property
@@ -241,8 +246,12 @@ class Block:
 
     def outline(self, offset: int, *, with_keys: bool) -> Outline:
         """Return the outline from `offset` on."""
-        if (runs := self._outlines.get(with_keys)) is None:
-            runs = self._outlines[with_keys] = self._runs(with_keys=with_keys)
+        if (runs := self._keyed_outline if with_keys else self._outline) is None:
+            runs = self._runs(with_keys=with_keys)
+            if with_keys:
+                self._keyed_outline = runs
+            else:
+                self._outline = runs
             self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
         times = self._times
         if runs and runs[0].first < offset:
@@ -274,7 +283,7 @@ class Block:
         try:
             return batch.record(within)
         except CorruptBatch as error:
-            self._unreadable(batch.header, error)
+            self.unreadable(batch.header, error)
             return None
 
     def _runs(self, *, with_keys: bool) -> list[OffsetRange]:
@@ -286,7 +295,7 @@ class Block:
                 try:
                     runs.add_batch(batch)
                 except CorruptBatch as error:
-                    self._unreadable(stored.header, error)
+                    self.unreadable(stored.header, error)
         return runs.finished()
 
     def _index(self, place: int) -> IndexedBatch | None:
@@ -295,12 +304,12 @@ class Block:
             try:
                 self._keep(place, self._unpacked(stored, self._limit_bytes))
             except CorruptBatch as error:
-                self._unreadable(stored.header, error)
+                self.unreadable(stored.header, error)
                 self._indexed[place] = None
         return self._indexed[place]
 
     def _unpacked(self, stored: Stored, limit_bytes: int) -> IndexedBatch:
-        return IndexedBatch(memoryview(self._data)[stored.start : stored.end], limit_bytes)
+        return IndexedBatch(memoryview(self._data)[stored.start : stored.end], limit_bytes, stored.header)
 
     def _keep(self, place: int, batch: IndexedBatch) -> None:
         self._indexed[place] = batch
@@ -329,6 +338,8 @@ class StoredBlocks:
         # In order of use, each with the size it is accounted with.
         self._blocks: OrderedDict[tuple[AnyPartition, int], tuple[Block, int]] = OrderedDict()
         self._firsts: dict[AnyPartition, list[int]] = {}
+        # One for all blocks of a partition.
+        self._unreadable: dict[AnyPartition, Unreadable] = {}
         self._bytes = 0
 
     def cached(self, partition: AnyPartition, offset: int) -> Block | None:
@@ -420,6 +431,7 @@ class StoredBlocks:
         for partition in [partition for partition in self._firsts if partition.identity.topic == topic]:
             for first in self._firsts.pop(partition):
                 self._bytes -= self._blocks.pop((partition, first))[1]
+            self._unreadable.pop(partition, None)
 
     def _prepared(self, partition: AnyPartition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
         block = self._block(partition, part.read(), part.next_offset, aborted)
@@ -429,7 +441,8 @@ class StoredBlocks:
     def _block(
         self, partition: AnyPartition, data: bytes, next_offset: int, aborted: Sequence[tuple[int, int]]
     ) -> Block:
-        return Block(data, next_offset, aborted, self._unpacked_limit_bytes, report_unreadable(partition))
+        unreadable = self._unreadable.get(partition) or report_unreadable(partition)
+        return Block(data, next_offset, aborted, self._unpacked_limit_bytes, unreadable)
 
     def _keep(self, partition: AnyPartition, block: Block) -> None:
         key = (partition, block.first_offset)
@@ -437,6 +450,7 @@ class StoredBlocks:
             self._bytes -= former[1]
         else:
             insort(self._firsts.setdefault(partition, []), block.first_offset)
+            self._unreadable.setdefault(partition, block.unreadable)
         self._blocks[key] = (block, block.size_bytes)
         self._bytes += block.size_bytes
         self._make_room()
@@ -450,6 +464,7 @@ class StoredBlocks:
             del firsts[bisect_left(firsts, first)]
             if not firsts:
                 del self._firsts[partition]
+                del self._unreadable[partition]
 
 
 def _stored_here(partition: AnyPartition, offset: int) -> Partition | None:
