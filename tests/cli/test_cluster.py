@@ -176,7 +176,9 @@ def test_what_is_no_rate_is_refused(ctl: Command, text: str) -> None:
 def test_the_limit_of_reassignments_is_set_shown_and_removed(ctl: Command) -> None:
     ctl.ok("cluster", "reassign", "--throttle", "50MB")
     assert ctl.json("cluster", "status")["throttle"] == 50_000_000
+    assert "a limit of 47.7 MiB/s" in ctl("cluster", "reassign", "--status").errors
     ctl.ok("cluster", "reassign", "--throttle", "none")
+    assert ctl("cluster", "reassign", "--status").errors == ""
     assert ctl.json("cluster", "status")["throttle"] is None
     assert "--throttle" in ctl.fails(2, "cluster", "reassign", "--cancel", "--throttle", "1MB")
 

@@ -296,6 +296,12 @@ def test_no_cluster_is_founded(own: Hello, answers: list[Answer], obstacle: Obst
     assert any(problem.obstacle is obstacle and text in problem.text for problem in decided.problems), decided
 
 
+def test_a_silent_node_is_named_once() -> None:
+    decided = decision(hello(1), answer(hello(2)), SILENT)
+    assert isinstance(decided, Wait)
+    assert [problem.obstacle for problem in decided.problems] == [Obstacle.SILENT]
+
+
 @pytest.mark.parametrize(
     ("own", "proposal", "sender", "error", "text"),
     [

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -301,8 +302,12 @@ def _show_reassignments(api: "HttpApi", output: Output) -> None:
 
     from alpacamq.client.http.cluster import cluster_status
 
-    found = cluster_status(api).reassignments
+    status = cluster_status(api)
+    found = status.reassignments
     output.show(msgspec.to_builtins(found), reassignment_table(found))
+    if not found and status.throttle is not None:
+        limit = f"{size_text(status.throttle)}/s on each node"
+        print(f"there is a limit of {limit}; remove it with --throttle none", file=sys.stderr)
 
 
 def reassignment_table(reassignments: "list[ReassignmentStatus]") -> Table:
