@@ -31,6 +31,7 @@ from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, open_table
 from tests.conftest import NewBroker
 
+from .driving import HAS_ADMISSION_CONTROL
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
 from .table_process import STEPS, Step, ending_at
 from .topics import make_topic
@@ -124,6 +125,12 @@ def test_records_are_added_to_a_table_that_any_engine_can_read(
     assert query_sink(pipeline, sql, spark=workshop.spark).data["rows"] == [{"n": 14, "last": 13}]
 
 
+def run_to_the_end(workshop: Workshop, pipeline: Pipeline) -> None:
+    # Before Spark 4.2 a run repeats only the batch that was cut off.
+    for _ in range(1 if HAS_ADMISSION_CONTROL else 2):
+        workshop.run(pipeline)
+
+
 class Cut(Exception):
     """The driver ends here."""
 
@@ -150,7 +157,7 @@ def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
         cut_off(workshop, pipeline, monkeypatch, step)
         assert max(ids(table(workshop)).values(), default=0) <= 1, step
     send(workshop.broker, topic, numbered(8, 20))
-    workshop.run(pipeline)
+    run_to_the_end(workshop, pipeline)
     found = table(workshop)
     assert ids(found) == Counter(range(20))
     assert files_on_disk(found) == files_of(found)
@@ -209,7 +216,7 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     for step in STEPS.values():
         send_changes(workshop, topic, changes(random, 30, model))
         cut_off(workshop, pipeline, monkeypatch, step)
-    workshop.run(pipeline)
+    run_to_the_end(workshop, pipeline)
     found = table(workshop, "shop.latest")
     assert state_of(found) == model
     assert files_on_disk(found) == files_of(found)
@@ -362,9 +369,11 @@ def test_small_files_of_a_partition_are_merged(
     workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topic(cluster, topic)
-    step = '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
-    text = ARCHIVE.format(topic=topic, most=8) + 'keep_snapshots = "0s"\n' + step
-    send(workshop.broker, topic, numbered(0, 24))
+    text = ARCHIVE.format(topic=topic, most=100) + 'keep_snapshots = "0s"\n'
+    for first in (0, 8, 16):
+        send(workshop.broker, topic, numbered(first, first + 8))
+        workshop.run(workshop.pipeline(text))
+    text += '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
     # A driver that dies between the merged files and their commit leaves the table as it is.
     with monkeypatch.context() as patched:
         patched.setattr(IcebergTable, "commit_merge", ending_at_once)
