@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from alpacamq.cli.main import main
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq_spark.doctor import examine_pipeline
 from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
@@ -505,3 +506,58 @@ def test_the_example_of_the_guide_prints_what_the_guide_says(
     assert capfd.readouterr().out == following("text")
     exec(following("py"), {})  # noqa: S102 - our own page
     assert capfd.readouterr().out == following("text")
+
+
+def test_the_doctor_looks_at_the_table_and_its_catalog(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+
+    def finding(pipeline: Pipeline) -> tuple[bool, str]:
+        findings = examine_pipeline(pipeline, workshop.broker.address, start_spark=False)
+        [found] = [each for each in findings if each.subject == "Table"]
+        return found.is_well, found.detail + found.advice
+
+    pipeline = archive(workshop, topic)
+    assert finding(pipeline) == (True, "shop.events, which the first run creates")
+    assert not (workshop.directory / "warehouse").exists()
+    workshop.run(pipeline)
+    assert finding(pipeline) == (True, "shop.events, with 9 columns")
+    is_well, words = finding(archive(workshop, topic, more='[catalog]\ntype = "sql"\nuri = "nosuch://"\n'))
+    assert not is_well
+    assert "[catalog]: the catalog 'default' cannot be used" in words
+
+
+def test_without_pyiceberg_one_sentence_says_how_to_install_it(
+    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(
+        InvalidPipeline, match=r"needs PyIceberg; install it with `pip install '\.\[tables\]'`"
+    ):
+        workshop.run(archive(workshop, topic))
+
+
+def test_a_query_before_the_first_run_says_so(workshop: Workshop, topic: str) -> None:
+    with pytest.raises(InvalidPipeline, match="the first run of the pipeline creates it"):
+        query_sink(archive(workshop, topic), "SELECT 1", spark=workshop.spark)
+
+
+@pytest.mark.parametrize(
+    ("sink", "words"),
+    [
+        ('topic = "b"\nformat = "iceberg"\ntable = "a.b"', "needs either topic or path, or table"),
+        ('format = "iceberg"\ntable = "a.b"\nmode = "upsert"', "mode = 'upsert' and key belong together"),
+        ('format = "iceberg"\ntable = "a.b"\nkey = "id"', "mode = 'upsert' and key belong together"),
+        (
+            'format = "iceberg"\ntable = "a.b"\nmode = "update"\nkey = "id"',
+            "mode = 'upsert' instead of 'update'",
+        ),
+        ('topic = "b"\nkey = ["a", "b"]', "a record has one key column"),
+        ('topic = "b"\nmode = "upsert"', "mode = 'upsert' needs format = 'iceberg'"),
+    ],
+)
+def test_sinks_of_queries_that_make_no_sense_are_refused(workshop: Workshop, sink: str, words: str) -> None:
+    with pytest.raises(InvalidPipeline, match=words):
+        workshop.pipeline(f'kind = "transform"\nsql = "SELECT 1"\n[sources.a]\n[sink]\n{sink}\n')
