@@ -285,6 +285,11 @@ def test_a_pipeline_runs_on_spark_connect(workshop: Workshop, cluster: Cluster, 
         f'kind = "replay"\n{remote}\nsource = {{ archive = "archive", from = 2, to = 4 }}\n'
         f'sink = {{ topic = "{topic}-again" }}\n'
     )
+    table = workshop.directory / "table.toml"
+    table.write_text(
+        f'kind = "archive"\n{remote}\nsource = {{ topics = ["{topic}"] }}\n'
+        'sink = { format = "iceberg", table = "shop.latest", mode = "upsert" }\n'
+    )
     alpacactl = Command(workshop.broker.address, patience_s=PATIENCE_S)
     with running(serve, environment(SPARK_LOCAL_IP="127.0.0.1"), workshop.directory) as process:
         assert process.stderr is not None
@@ -296,6 +301,9 @@ def test_a_pipeline_runs_on_spark_connect(workshop: Workshop, cluster: Cluster, 
         found = alpacactl.json("pipeline", "sql", str(path), query)
         assert found["rows"] == [{"ids": 190}]
         assert alpacactl.json("pipeline", "run", str(replay))["rows"] == 4
+        assert alpacactl.json("pipeline", "run", str(table))["table"]["rows"] == 3
+        found = alpacactl.json("pipeline", "sql", str(table), "SELECT max(offset) AS last FROM latest")
+        assert found["rows"] == [{"last": 9}]
     assert len(values(cluster, f"{topic}-again")) == 4
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import topic_settings
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.pipelines import PIPELINES_TOPIC
+from alpacamq_spark.pipelines.malformed import Malformed, malformed_in
 from alpacamq_spark.pipelines.reporting import ProgressReports
 from alpacamq_spark.pipelines.run import BatchDone, ProgressListener, Report, RunResult
 from tests.brokers import Broker
@@ -23,6 +25,22 @@ BATCH = BatchDone(batch=3, rows=10, rows_per_second=2.5, duration_ms=4000, lag=7
 def listed(broker: Broker, name: str) -> dict[str, Any]:
     found = httpx.get(f"http://{broker.http_address}/pipelines").raise_for_status().json()["pipelines"]
     return next((each for each in found if each["name"] == name), {})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "count"),
+    [
+        pytest.param({"count": 2, "first": {"a": "t", "b": 1, "c": 7}}, 2, id="a session"),
+        pytest.param(
+            {"values": [2, {"values": ["t", 1, 7], "schema": {}}], "schema": {}}, 2, id="Spark Connect"
+        ),
+        pytest.param({"values": [0, None], "schema": {}}, 0, id="Spark Connect, none"),
+    ],
+)
+def test_malformed_values_are_counted_by_every_kind_of_session(metrics: dict[str, Any], count: int) -> None:
+    found = malformed_in({"observedMetrics": {"malformed values": metrics, "other": {"x": 1}}})
+    place = TopicPartition(TopicName("t"), 1)
+    assert found == ({"values": Malformed(count=2, place=place, offset=7)} if count else {})
 
 
 def test_a_run_is_reported_from_start_to_end(broker: Broker) -> None:

@@ -45,11 +45,19 @@ def malformed_in(progress: Mapping[str, Any]) -> dict[str, Malformed]:
     """Return the malformed values of a batch by label, from the progress of its query."""
     found = {}
     for name, metrics in progress.get("observedMetrics", {}).items():
-        if name.startswith(_METRIC) and (count := int(metrics["count"])):
-            topic, partition, offset = metrics["first"].values()
+        if not name.startswith(_METRIC):
+            continue
+        count, first = _values(metrics)
+        if int(count):
+            topic, partition, offset = _values(first)
             place = TopicPartition(TopicName(topic), int(partition))
-            found[name.removeprefix(_METRIC)] = Malformed(count=count, place=place, offset=int(offset))
+            found[name.removeprefix(_METRIC)] = Malformed(count=int(count), place=place, offset=int(offset))
     return found
+
+
+def _values(row: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a row; progress through Spark Connect has them beside their schema."""
+    return list(row["values"] if row.keys() == {"values", "schema"} else row.values())
 
 
 def with_malformed(report: Report, found: Mapping[str, Malformed], handled: Mapping[str, str]) -> Report:
