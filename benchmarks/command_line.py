@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from . import commits, wire
+from .machine import REPOSITORY
 from .report import OURS, Floor, Report
-from .servers import REPOSITORY, AlpacaMQ, Server
+from .servers import AlpacaMQ, Server
 from .session import Session
 from .usage import Meter, Usage
 
