@@ -64,7 +64,8 @@ def _session(broker: Broker, directory: Path) -> list[Line]:
     (directory / "receive.py").write_text(_at(program, addresses))
     lines = [Line("command", "make run"), Line("output", ready[0])]
     lines += [
-        Line("output", f"  {name:8} {address}") for name, address in zip(LISTENERS, addresses, strict=True)
+        Line("output", f"  {name:8} {address.replace('localhost', '127.0.0.1')}")
+        for name, address in zip(LISTENERS, addresses, strict=True)
     ]
     lines += [Line("output", ""), Line("remark", "# another terminal: write with a Kafka client …")]
     topic = re.search(r"-t (\S+)", produce)
