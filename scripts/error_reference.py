@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Remedies] = {
         "port gets this, too: check the port.",
         rest.InvalidInput: "Correct the field or parameter that `field` names; the [HTTP reference](http.md) lists types and limits.",
         rest.ConflictingInput: "Leave out one of the fields that the message names.",
-        rest.UnsupportedMediaType: "Send `Content-Type: application/json`. Clients like `fetch` send `text/plain` for a string unless told "
+        rest.UnsupportedMediaType: "Send `Content-Type: application/json`. Clients like `fetch` send `text/plain` for a string unless set "
         "otherwise.",
         rest.UnknownPath: "Correct the path; `GET /openapi.json` lists all.",
         rest.MethodNotAllowed: "Use a method of the header `Allow`.",
