@@ -510,7 +510,8 @@ def codes_of(kind: type[e.AlpacaError]) -> str:
         codes.append(f"SQS {_sqs_name(fault)}")
     if (grpc_code := grpc.CODES.get(kind)) is not None:
         codes.append(f"gRPC `{grpc_code.name}`")
-    if kind not in rest.CODES and (number := registry.CODES.get(kind)) is not None:
+    number = registry.CODES.get(kind)
+    if number is not None and number.error_code != status:
         codes.append(f"registry {number.error_code}")
     return ", ".join(codes)
 
