@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Remedies] = {
         "port gets this, too: check the port.",
         rest.InvalidInput: "Correct the field or parameter that `field` names; the [HTTP reference](http.md) lists types and limits.",
         rest.ConflictingInput: "Leave out one of the fields that the message names.",
-        rest.UnsupportedMediaType: "Send `Content-Type: application/json`. Clients like `fetch` send `text/plain` for a string unless told "
+        rest.UnsupportedMediaType: "Send `Content-Type: application/json`. Clients like `fetch` send `text/plain` for a string unless set "
         "otherwise.",
         rest.UnknownPath: "Correct the path; `GET /openapi.json` lists all.",
         rest.MethodNotAllowed: "Use a method of the header `Allow`.",
@@ -80,7 +80,7 @@ GROUPS: Mapping[str, Remedies] = {
         e.InvalidReplication: "Use a replication factor of at most the number of running brokers: `alpacactl cluster status`.",
         e.InvalidReplicaAssignment: "Name existing brokers, each once for a partition, and as many for every partition.",
         e.InvalidConfig: "Correct the setting that the message names: [Topics and settings](../guide/topics-and-settings.md#settings).",
-        e.PolicyViolation: "Deleting records needs `cleanup.policy=delete`; change the policy or the request.",
+        e.PolicyViolation: "Delete records of a compacted topic with tombstones. Internal topics cannot be changed.",
         rest.NotCompacted: "Set `cleanup.policy=compact` on the topic.",
     },
     "Partitions, leaders and replicas": {
@@ -118,7 +118,7 @@ GROUPS: Mapping[str, Remedies] = {
         e.InvalidGroupId: "Set `group.id`.",
         e.GroupIdNotFound: "Correct the name, or use the command for the group's type: `alpacactl groups list`.",
         e.TooManyGroups: "Delete groups that are not used; for queues, raise `queues.max_queues`.",
-        e.GroupMaxSizeReached: "Run fewer members, or raise the limit that the message names.",
+        e.GroupMaxSizeReached: "Run fewer members, or raise `groups.max_members`.",
         e.NonEmptyGroup: "Stop the members of the group first.",
         e.MemberIdRequired: "Nothing: clients join again with the id.",
         e.UnknownMember: "Nothing: clients join again. If it recurs, the member is too slow: raise `max.poll.interval.ms` or "
@@ -152,7 +152,7 @@ GROUPS: Mapping[str, Remedies] = {
         e.InvalidDelay: "Choose a delivery time within `delays.max_delay_ms`; over SQS, 15 minutes.",
         e.UnknownDelayed: "Nothing: look for the message in its topic.",
         e.TooManyDelayed: "Wait until messages are due, cancel some, or raise `delays.max_pending`.",
-        rest.UnknownTask: "List the redrives: `GET /dlq/redrives`. They are forgotten when the broker restarts.",
+        rest.UnknownTask: "List the redrives: `alpacactl dlq redrives`. They are forgotten when the broker restarts.",
     },
     "Producers and transactions": {
         e.FencedProducer: "Stop the older instance; two may not share a transactional id.",
@@ -510,7 +510,8 @@ def codes_of(kind: type[e.AlpacaError]) -> str:
         codes.append(f"SQS {_sqs_name(fault)}")
     if (grpc_code := grpc.CODES.get(kind)) is not None:
         codes.append(f"gRPC `{grpc_code.name}`")
-    if kind not in rest.CODES and (number := registry.CODES.get(kind)) is not None:
+    number = registry.CODES.get(kind)
+    if number is not None and number.error_code != status:
         codes.append(f"registry {number.error_code}")
     return ", ".join(codes)
 

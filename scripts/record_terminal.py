@@ -22,7 +22,8 @@ from tests.brokers import Broker  # noqa: E402 - the broker as a process, with p
 
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 READY = re.compile(r"AlpacaMQ .* is ready after [\d.]+ s")
-LISTENERS = ("kafka", "http", "sqs")
+# Of those that the broker prints, the ones that are used here.
+LISTENERS = {"kafka": "127.0.0.1:9092", "sqs": "127.0.0.1:9324"}
 LINE_PX, LEFT_PX, TOP_PX, WIDTH_PX = 20, 20, 56, 860
 # A line appears this long after the one before; a command is typed meanwhile.
 OUTPUT_S, COMMAND_S = 0.25, 1.4
@@ -63,9 +64,7 @@ def _session(broker: Broker, directory: Path) -> list[Line]:
     produce, program = first_screen()
     (directory / "receive.py").write_text(_at(program, addresses))
     lines = [Line("command", "make run"), Line("output", ready[0])]
-    lines += [
-        Line("output", f"  {name:8} {address}") for name, address in zip(LISTENERS, addresses, strict=True)
-    ]
+    lines += [Line("output", f"  {name:8} {address}") for name, address in LISTENERS.items()]
     lines += [Line("output", ""), Line("remark", "# another terminal: write with a Kafka client …")]
     topic = re.search(r"-t (\S+)", produce)
     assert topic is not None

@@ -216,6 +216,7 @@ NEEDS_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is no
 @NEEDS_KCAT
 def test_readme_examples_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
     """Run together: the first program receives what kcat has written."""
+    assert pages_with("kcat") == [README], "no other test runs kcat"
     broker = new_broker()
     broker.start()
     run_examples(README, {"kcat", "curl", "python"}, broker, tmp_path)
@@ -232,16 +233,6 @@ def test_the_picture_of_the_readme_shows_what_its_commands_print(tmp_path: Path)
     ready = re.compile(r"ready after [\d.]+ s")
     committed = (DOCS / "images" / "first-message.svg").read_text()
     assert ready.sub("", picture.read_text()) == ready.sub("", committed), "run scripts/record_terminal.py"
-
-
-@NEEDS_KCAT
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("kcat") if page != README], ids=lambda page: page.stem
-)
-def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
-    broker = new_broker()
-    broker.start()
-    run_examples(page, {"kcat"}, broker, tmp_path)
 
 
 @pytest.mark.parametrize(

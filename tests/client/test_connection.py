@@ -8,7 +8,7 @@ from alpacamq.client.errors import Refused, Unreachable, only
 from alpacamq.client.framing import MAX_RESPONSE_BYTES
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Connection
-from alpacamq.client.kafka.offsets import Extent, extents
+from alpacamq.client.kafka.offsets import Extent, ends, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -33,6 +33,8 @@ from alpacamq.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsR
 from alpacamq.protocol.schema import encode
 
 from .peers import frame, handshake, peer
+
+ORDERS_0 = TopicPartition(TopicName("orders"), 0)
 
 
 @pytest.mark.parametrize(
@@ -130,26 +132,30 @@ def test_errors_that_pass_while_brokers_of_a_cluster_fail(code: ErrorCode, is_re
 
 
 def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again() -> None:
-    place = TopicPartition(TopicName("orders"), 0)
-    metadata = _flexible(
-        MetadataResponse(
-            topics=[
-                MetadataResponseTopic(
-                    name="orders", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)]
-                )
-            ]
-        )
-    )
-
-    def listed(offset: int, error: ErrorCode = ErrorCode.NONE) -> bytes:
-        partition = ListOffsetsPartitionResponse(partition_index=0, offset=offset, error_code=error)
-        topic = ListOffsetsTopicResponse(name="orders", partitions=[partition])
-        return _flexible(ListOffsetsResponse(topics=[topic]))
-
-    refused = [metadata, listed(0), listed(-1, ErrorCode.OFFSET_NOT_AVAILABLE)]
-    script = [*refused, metadata, listed(0), listed(7)]
+    refused = [_metadata(), _offset(0), _offset(-1, ErrorCode.OFFSET_NOT_AVAILABLE)]
+    script = [*refused, _metadata(), _offset(0), _offset(7)]
     with peer(handshake(), *script) as address, Cluster(address) as cluster:
-        assert extents(cluster, [place]) == {place: Extent(0, 7)}
+        assert extents(cluster, [ORDERS_0]) == {ORDERS_0: Extent(0, 7)}
+
+
+def test_the_leaders_of_a_list_of_topics_are_used_once() -> None:
+    """They may have changed meanwhile: after an error, and for the next question, they are requested."""
+    script = [_metadata(), _offset(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), _metadata(), _offset(7)]
+    with peer(handshake(), *script, _metadata(), _offset(8)) as address, Cluster(address) as cluster:
+        list_topics(cluster)
+        assert ends(cluster, [ORDERS_0]) == {ORDERS_0: 7}
+        assert ends(cluster, [ORDERS_0]) == {ORDERS_0: 8}
+
+
+def _metadata() -> bytes:
+    partition = MetadataResponsePartition(partition_index=0, leader_id=1)
+    return _flexible(MetadataResponse(topics=[MetadataResponseTopic(name="orders", partitions=[partition])]))
+
+
+def _offset(offset: int, error: ErrorCode = ErrorCode.NONE) -> bytes:
+    partition = ListOffsetsPartitionResponse(partition_index=0, offset=offset, error_code=error)
+    topic = ListOffsetsTopicResponse(name="orders", partitions=[partition])
+    return _flexible(ListOffsetsResponse(topics=[topic]))
 
 
 def _flexible(response: MetadataResponse | ListOffsetsResponse) -> bytes:

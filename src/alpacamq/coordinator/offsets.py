@@ -98,12 +98,13 @@ class Offsets:
 
     def partitions_in(self, group: str, topics: AbstractSet[str]) -> dict[str, list[TopicPartition]]:
         """Return the partitions of these topics with a committed or pending offset, by topic."""
-        committed, pending = self._committed.get(group, {}), self._pending.get(group, {})
-        found: dict[str, list[TopicPartition]] = {}
-        for partition in chain(committed, (each for each in pending if each not in committed)):
-            if partition.topic in topics:
-                found.setdefault(partition.topic, []).append(partition)
-        return found
+        found: dict[str, dict[TopicPartition, None]] = {}
+        # There may be many groups, and most have no offset of these topics.
+        for offsets in (self._committed.get(group), self._pending.get(group)):
+            for partition in offsets or ():
+                if partition.topic in topics:
+                    found.setdefault(partition.topic, {})[partition] = None
+        return {topic: [*partitions] for topic, partitions in found.items()} if found else {}
 
     def has_any(self, group: str) -> bool:
         return group in self._committed or group in self._pending

@@ -35,6 +35,8 @@ class Picture:
     click: str = ""
     # The button that is pressed before.
     press: str = ""
+    # What has to appear before, by its selector.
+    wait_for: str = ""
 
 
 PICTURES = (
@@ -65,6 +67,13 @@ PICTURES = (
         place="/messages/orders?by=filter&at=value.customer.id%20%3E%3D%205%20and%20key%20contains%20%22customer%22",
         scheme="dark",
         size=(1200, 480),
+    ),
+    Picture(
+        name="live-dark",
+        place="/messages/orders?by=live&at=value.customer.id%20%3E%3D%205",
+        scheme="dark",
+        size=PHONE,
+        wait_for="details",
     ),
     Picture(name="group-reset", place="/groups/analytics/reset", press="Preview", size=PHONE),
     Picture(name="phone", place="/", size=PHONE),
@@ -102,6 +111,8 @@ def test_a_picture_is_taken(browser: Browser, shop: Broker, picture: Picture) ->
     tab = Tab(context.new_page(), f"http://{shop.http_address}")
     tab.open(picture.place)
     tab.settle()
+    if picture.wait_for:
+        expect(tab.page.locator(picture.wait_for).nth(4)).to_be_visible(timeout=30_000)
     if picture.press:
         tab.button(picture.press).click()
         tab.settle()

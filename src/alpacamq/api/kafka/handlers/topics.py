@@ -58,6 +58,7 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
         await call.pause()
     mutations = None if request.validate_only else call.mutations
     throttle_ms = 0
+    described = _Described(backend)
 
     async def create(topic: CreatableTopic) -> CreatableTopicResult:
         nonlocal throttle_ms
@@ -71,7 +72,7 @@ async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Ca
             created = await _create(backend, topic, dry_run=request.validate_only)
             if mutations is not None:
                 throttle_ms = mutations.charge(created.partitions)
-            return _created(backend, created, _replication_factor(backend, created, topic), call)
+            return _created(backend, created, _replication_factor(backend, created, topic), call, described)
         except AlpacaError as error:
             if isinstance(error, QuotaExceeded):
                 throttle_ms = error.retry_after_ms
@@ -218,7 +219,33 @@ def _check_count(backend: Backend, assigned: Sequence[object]) -> None:
         )
 
 
-def _created(backend: Backend, topic: Topic, replication_factor: int, call: Call) -> CreatableTopicResult:
+class _Described:
+    """The settings of the topics that a request creates; most have the same."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._defaults = backend.broker.topics.defaults
+        self._known: dict[tuple[frozenset[tuple[str, str]], int], list[CreatableTopicConfigs]] = {}
+
+    def settings(self, topic: Topic, replication_factor: int) -> list[CreatableTopicConfigs]:
+        topics = self._backend.broker.topics
+        if topics.defaults is not self._defaults:
+            self._known.clear()
+            self._defaults = topics.defaults
+        key = frozenset(topic.overrides.items()), replication_factor
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = [
+                CreatableTopicConfigs(
+                    name=name, value=value, config_source=source_of(self._backend, topic, name)
+                )
+                for name, value in topics.settings_of(topic, replication_factor).items()
+            ]
+        return found
+
+
+def _created(
+    backend: Backend, topic: Topic, replication_factor: int, call: Call, described: _Described
+) -> CreatableTopicResult:
     if not backend.broker.access.sees_topic(call.caller, Operation.DESCRIBE_CONFIGS, topic.name):
         return CreatableTopicResult(
             name=topic.name,
@@ -230,10 +257,7 @@ def _created(backend: Backend, topic: Topic, replication_factor: int, call: Call
         topic_id=topic.id,
         num_partitions=topic.partitions,
         replication_factor=replication_factor,
-        configs=[
-            CreatableTopicConfigs(name=name, value=value, config_source=source_of(backend, topic, name))
-            for name, value in backend.broker.topics.settings_of(topic, replication_factor).items()
-        ],
+        configs=described.settings(topic, replication_factor),
     )
 
 
