@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean \
-	image base image-test compose-test helmtools helm-test
+	scenarios image base image-test compose-test loadtools helmtools helm-test
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -85,6 +85,11 @@ chaos: ## Inject faults into three nodes under load, for five minutes, and check
 	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(LOADS),--loads $(LOADS))
 
+# NAMES="failover partition" for some; needs root for networks and disks.
+scenarios: ## Run the scenarios of deploy/chaos against three nodes, and print a verdict for each
+	@scripts/setup dev
+	@$(BIN)/python -m tests.chaos.scenarios $(NAMES) $(if $(SEED),--seed $(SEED))
+
 # SEED=… runs one seed and prints its events; SCENARIO=… only one of the simulations.
 sim: ## Run the cluster's cores in virtual time with faults, SEEDS=1000 seeds
 	@scripts/setup dev
@@ -128,6 +133,10 @@ image-test: ## Run the image as it is meant to be run, and check what it promise
 # PROFILE=tls for the same with TLS.
 compose-test: ## Start three nodes with compose, kill one, and read everything
 	@deploy/compose/check $(or $(PROFILE),cluster)
+
+# Needs Go; the tests of deploy/load that use it are skipped without.
+loadtools: ## Install k6 for deploy/load
+	@GOBIN=$(CURDIR)/.venv/gotools go install go.k6.io/k6@v1.3.0
 
 # Needs Go; without these, most tests of the chart are skipped.
 helmtools: ## Install Helm, and the schemas of Kubernetes' objects

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
+from tests.cli.command import InProcess
 from tests.powercut.disk import Cut
 from tests.powercut.disk import missing_for_cuts as missing_for_power_cuts
 
@@ -56,6 +57,17 @@ def _kill_quickly(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
 def _restart(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
     nodes.by_id[victim].stop()
     return Injected((victim,), random.uniform(0, 2), lambda: nodes.restart(victim))
+
+
+def _drain(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
+    """Move the leaders off a node, and let them return."""
+    alpacactl = InProcess(nodes.kafka, ",".join(node.http for node in nodes))
+    alpacactl.ok("cluster", "drain", str(victim), "--leaders-only")
+
+    def heal() -> None:
+        alpacactl.ok("cluster", "drain", str(victim), "--cancel")
+
+    return Injected((victim,), random.uniform(1, 3), heal)
 
 
 def _pause(nodes: ChaosNodes, victim: int, random: Random) -> Injected:
@@ -168,6 +180,7 @@ FAULTS = {
         Fault("kill", _kill),
         Fault("quick-kill", _kill_quickly),
         Fault("restart", _restart),
+        Fault("drain", _drain),
         Fault("pause", _pause),
         Fault("isolate", _isolate, needs_network=True),
         Fault("mute", _mute, needs_network=True),

@@ -165,7 +165,8 @@ class DataDirectory:
                 raise
         except OSError as error:
             raise StorageFailed(
-                f"the data directory {self.path} cannot be used: {error.strerror or error}"
+                f"the data directory {self.path} cannot be used: {error.strerror or error}; node.data_dir "
+                f"(--data-dir) must be a directory that user {os.geteuid()} can write"
             ) from error
 
     def close(self) -> None:
@@ -258,7 +259,8 @@ class DataDirectory:
             raise StorageFailed(f"{path} is damaged at {error}; {self._to_repair()}") from error
         if identity.format > FORMAT:
             raise StorageFailed(
-                f"{path} has format {identity.format}: a newer AlpacaMQ wrote it, this one knows {FORMAT}"
+                f"{path} has format {identity.format}: a newer AlpacaMQ wrote it, this one knows {FORMAT}; "
+                "install the newer version again, or set another node.data_dir"
             )
         if identity.node_id != self._node_id:
             raise InvalidConfig(

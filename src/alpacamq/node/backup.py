@@ -62,7 +62,7 @@ MANIFEST_FORMAT = 1
 # A longer pause would end sessions of clients and of the node in its cluster.
 MAX_PAUSE_SECONDS = 3.0
 _POLL_SECONDS = 0.001
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 MIB = 1 << 20
 _NOT_ALLOWED = "not allowed to pause it; run this as the broker's user"
 # Not part of a backup: what belongs to the process, and what may be deleted at any time.
@@ -157,9 +157,7 @@ def back_up(data_directory: Path, target: Path, output: str = "text") -> int:
         voters = _voters_of(target, manifest, disk)
         manifest = msgspec.structs.replace(manifest, voters=voters)
         _sync(disk, target)
-        encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        (target / MANIFEST).write_bytes(encoded)
-        _sync(disk, target)
+        _write(disk, target / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     except OSError as error:
         raise StorageFailed(f"the backup failed: {_reason(error)}; {target} is incomplete") from error
     _print(_report(manifest, target, data_directory, began_at), output, "backed up")
@@ -182,8 +180,7 @@ def restore(backup: Path, target: Path, output: str = "text", *, founds_cluster:
         )
     try:
         target.mkdir(parents=True, exist_ok=True)
-        (target / RESTORING).write_text(f"{backup.absolute()}\n")
-        _sync(disk, target)
+        _write(disk, target / RESTORING, f"{backup.absolute()}\n".encode())
         for file in manifest.files:
             crc = _copy(backup / DATA / file.path, target / file.path, file.size_bytes)
             if crc != file.crc32c:
@@ -197,7 +194,7 @@ def restore(backup: Path, target: Path, output: str = "text", *, founds_cluster:
             make_sole_voter(target, disk, SystemClock(), BrokerId(manifest.node_id), is_restoring=True)
         _sync(disk, target)
         (target / RESTORING).unlink()
-        _sync(disk, target)
+        disk.sync_directory(target)
     except OSError as error:
         raise StorageFailed(f"the restore failed: {_reason(error)}; {target} is incomplete") from error
     _print(_report(manifest, backup, target, began_at, others), output, "restored")
@@ -383,21 +380,31 @@ def _is_left_out(name: str, parent: Path) -> bool:
 def _copy(source: Path, target: Path, size_bytes: int) -> int:
     """Copy the first bytes of a file, and return their checksum."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    crc = left = 0
+    crc = 0
+    left = size_bytes
+    buffer = memoryview(bytearray(min(max(left, 1), _CHUNK_BYTES)))
     with source.open("rb", buffering=0) as reading, target.open("xb", buffering=0) as writing:
-        left = size_bytes
         while left:
-            chunk = reading.read(min(left, _CHUNK_BYTES))
-            if not chunk:
+            count = reading.readinto(buffer[: min(left, len(buffer))])
+            if not count:
                 raise StorageFailed(
                     f"{source} became shorter while it was copied: a replica was truncated; try again"
                 )
+            chunk = buffer[:count]
             crc = crc32c(chunk, crc)
-            left -= len(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[writing.write(view) :]
+            left -= count
+            while chunk:
+                chunk = chunk[writing.write(chunk) :]
     return crc
+
+
+def _write(disk: SystemDisk, path: Path, content: bytes) -> None:
+    """Write a file, and make it durable."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    disk.sync_directory(path.parent)
 
 
 def _sync(disk: SystemDisk, directory: Path) -> None:

@@ -38,8 +38,8 @@ def check_health(config: NodeConfig, *, is_liveness_enough: bool = False) -> int
             address = _reachable(config.kafka.listen, "kafka.listen")
             socket.create_connection((address.host, address.port), TIMEOUT_SECONDS).close()
             print("ok")
-    except _NotServing as reason:
-        print(f"alpacamq: {reason}", file=sys.stderr)
+    except _NotServing as error:
+        print(f"alpacamq: {error}", file=sys.stderr)
         return 1
     except (OSError, http.client.HTTPException) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
