@@ -96,6 +96,30 @@ def test_a_producer_is_throttled_and_others_are_not(own: Broker, cluster: Cluste
     assert throttled == []
 
 
+def test_a_throttled_producer_of_large_batches_keeps_its_connection(
+    own: Broker, cluster: Cluster, made: str
+) -> None:
+    limit(cluster, "producer_byte_rate", 2 * MIB, client_id=LIMITED)
+    # Requests that arrive while it is throttled, and do not fit into the buffer of small ones.
+    batches = {"batch.size": 100_000, "linger.ms": 5}
+    disconnects: list[KafkaError] = []
+    errors: list[KafkaError | None] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": own.address,
+            "client.id": LIMITED,
+            "error_cb": disconnects.append,
+            "queue.buffering.max.messages": 1000,
+            **batches,
+        }
+    )
+    for _ in range(4 * COUNT):
+        producer.produce(made, VALUE, partition=0, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(DEADLINE_S)
+    assert errors == [None] * 4 * COUNT
+    assert disconnects == []
+
+
 def with_confluent(address: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": address, "group.id": topic, "client.id": LIMITED})
     consumer.assign([ConfluentPartition(topic, 0, 0)])

@@ -456,6 +456,20 @@ def test_requests_that_came_with_a_throttled_one_wait_as_well(
     assert alice.receive(ApiVersionsRequest).error_code == 0
 
 
+def test_large_requests_that_came_with_a_throttled_one_are_done_later(
+    secured: SecuredBroker, alice: Wire, topic_id: UUID
+) -> None:
+    limit(secured, "producer_byte_rate", 10 * RATE, user=ALICE)
+    data = PartitionProduceData(index=0, records=batch(RATE))
+    topic_data = [TopicProduceData(topic_id=topic_id, partition_data=[data])]
+    # The socket has more to read when the broker begins to throttle the connection.
+    for _ in range(6):
+        alice.send(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=topic_data))
+    throttled = [alice.receive(ProduceRequest).throttle_time_ms for _ in range(6)]
+    assert throttled[:2] == [0, 0]
+    assert all(throttled[2:])
+
+
 def test_a_producer_without_acknowledgements_is_throttled_too(
     secured: SecuredBroker, alice: Wire, topic_id: UUID
 ) -> None:

@@ -677,6 +677,9 @@ class Connection(asyncio.BufferedProtocol):
             self._ends_with_others = False
             self._send_due = True
             self._shared.end_soon(self, frame_bytes)
+            if self._mute_timer is not None or self._awaits_room:
+                # At once: the event loop may read again before the turns end, and there is no room.
+                self._review()
         else:
             self._review()
 

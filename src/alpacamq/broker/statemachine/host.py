@@ -333,9 +333,8 @@ class StateMachineHost(Generic[M]):
         self._gathered.append(pending)
         if not self._is_scheduled:
             self._is_scheduled = True
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._handle_gathered)
+            self._loop = loop = self._loop or asyncio.get_running_loop()
+            loop.call_soon(self._handle_gathered)
 
     def _handle_gathered(self) -> None:
         self._posted_once.clear()
