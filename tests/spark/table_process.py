@@ -4,6 +4,7 @@ Prints a line for every batch. With `worker` as step, it is the executor that is
 the files of a batch.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -73,12 +74,14 @@ def losing_a_worker(*arguments: Any) -> None:
 
     def kill() -> None:
         while not is_over.wait(_POLL_S):
-            if any(directory.rglob("_temporary/*/_temporary/**/*.parquet")):
+            if any(directory.glob("_temporary/*/_temporary/*")):
                 for child in psutil.Process().children(recursive=True):
-                    if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
-                        child.kill()
-                        print("killed a worker", flush=True)
-                        return
+                    # Other processes may end meanwhile.
+                    with contextlib.suppress(psutil.Error):
+                        if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
+                            child.kill()
+                            print("killed a worker", flush=True)
+                            return
 
     killing = threading.Thread(target=kill)
     killing.start()
