@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.dlq import redrive
 from alpacamq.broker.dlq import writer as moves
 from alpacamq.broker.queue.service import FailureCause, RedriveTask
 from alpacamq.broker.statemachine.host import StateMachineHost
@@ -19,7 +21,15 @@ from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import MAX_NAME_LENGTH
 from alpacamq.queues.engine import QueueEngine
-from alpacamq.queues.messages import Action, Move, QueueId, RecordsArrived, SettleRequest
+from alpacamq.queues.messages import (
+    Action,
+    Move,
+    QueueId,
+    ReceiveReply,
+    ReceiveRequest,
+    RecordsArrived,
+    SettleRequest,
+)
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
 from .queue_steps import ORDERS, acknowledge, made, settle, values
@@ -422,6 +432,29 @@ async def test_redrive_moves_each_message_once_if_the_outcome_of_a_request_is_un
         assert sorted(record.value or b"" for record in letters(broker, "orders")) == sorted(
             2 * [b"%d" % number for number in range(6)]
         )
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+async def test_redrive_waits_for_messages_that_its_queue_still_has_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_delivered: bool
+) -> None:
+    monkeypatch.setattr(redrive, "DELIVERY_SECONDS", 10.0 if is_delivered else 0.1)
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=6)
+        lease = broker.queues._host.lease
+        late = iter([True] * 3) if is_delivered else repeat(True)
+
+        async def slow(request: ReceiveRequest) -> ReceiveReply:
+            # As after a wait that was too short for the disk, or for another broker.
+            return ReceiveReply() if request.max_messages and next(late, False) else await lease(request)
+
+        monkeypatch.setattr(broker.queues._host, "lease", slow)
+        done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
+        if is_delivered:
+            assert (done.state, done.moved, done.failure) == ("completed", 6, "")
+        else:
+            assert (done.state, done.moved) == ("failed", 0)
+            assert done.failure.startswith("6 messages were not moved: their queue has delivered none for ")
 
 
 async def test_redrive_can_be_cancelled_and_limited(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ POLL_SECONDS = 0.02
 RETRY_SECONDS = 0.2
 # How long a task waits for its queue, or for partitions, without any progress.
 PATIENCE_SECONDS = 120.0
+# How long it waits for messages that are ready but not delivered: the queue may still have to read them.
+DELIVERY_SECONDS = 10.0
 # Errors while a queue moves to another broker, or partitions get other leaders.
 TRANSIENT = (
     CoordinatorLoading,
@@ -116,6 +118,8 @@ class _Redrive:
     is_complete: bool = False
     # When leases have ended whose messages did not reach this task, by the loop's clock.
     returns_at: float = 0.0
+    # When the queue last delivered messages, by the same clock.
+    delivered_at: float = 0.0
     discarded: int = 0  # deleted by retention before they could be moved
     problem: str = ""
     cause: FailureCause | None = None
@@ -255,7 +259,7 @@ class Redrives:
     async def _move_all(self, redrive: _Redrive, queue: QueueId) -> None:
         """Move messages until none is left, over changes of the broker that hosts their queue."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = redrive.delivered_at = loop.time()
         give_up = None
         while True:
             try:
@@ -302,13 +306,30 @@ class Redrives:
             redrive.returns_at = loop.time() + LEASE_MS / 1000
             raise
         if leases:
+            redrive.delivered_at = loop.time()
             redrive.is_complete = not await self._move(redrive, queue, leases)
         elif redrive.pending:
             # Some may be returned: then they are leased again, and reported.
             await self._wait_for_moves(redrive, queue)
         elif loop.time() >= redrive.returns_at:
-            return False
+            return await self._has_undelivered(redrive, queue)
         return True
+
+    async def _has_undelivered(self, redrive: _Redrive, queue: QueueId) -> bool:
+        """Return whether to wait for messages that are ready, although a receive has returned none."""
+        if redrive.left:
+            return False  # they may come after these, in the order of their keys
+        stats = await self._host.ask(DescribeRequest(queue=queue))
+        if not any(
+            each.ready and each.start_offset < redrive.ends.get(each.partition, 0)
+            for each in stats.partitions
+        ):
+            return False
+        if asyncio.get_running_loop().time() < redrive.delivered_at + DELIVERY_SECONDS:
+            return True
+        text = f"their queue has delivered none for {DELIVERY_SECONDS:.0f} s"
+        redrive.note(FailureCause.OTHER, f"{text}; others may have leased messages with their keys")
+        return False
 
     async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
         """Move messages that existed when the task began; false if those were the last."""
