@@ -23,6 +23,9 @@ settings.load_profile("whole")
 # A shell ignores SIGINT in background processes, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup with SIGHUP. A handler here, which does nothing, is the default again in children.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 # Workers of a parallel run get the width of its terminal; the output of commands must not depend on it.
 os.environ.pop("COLUMNS", None)
 # Without byte code, most of the time of a process that a test starts would go into compiling the sources.

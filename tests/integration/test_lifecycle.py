@@ -50,7 +50,7 @@ def test_the_suggested_command_works_as_printed(new_broker: NewBroker) -> None:
     assert "hello" in said[3]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly_and_the_next_start_scans_nothing(
     new_broker: NewBroker, number: signal.Signals
 ) -> None:

@@ -17,6 +17,7 @@ from alpacamq.model.address import Address
 
 from .config import NodeConfig
 from .options import ConfigError, variable_of
+from .signals import stop_on_signals
 
 VOTERS = 3
 MAX_PROCESSES = 64
@@ -148,15 +149,13 @@ class Process:
 
 
 async def serve_processes(config: NodeConfig, count: int, options: Sequence[str], started_at: float) -> int:
-    """Run `count` processes until SIGTERM or SIGINT; return the exit code."""
+    """Run `count` processes until a signal; return the exit code."""
     if not 2 <= count <= MAX_PROCESSES:
         raise ConfigError(f"--processes must be from 2 to {MAX_PROCESSES}, not {count}")
     if config.cluster.is_enabled:
         raise ConfigError("--processes makes a cluster of this machine; it does not go with cluster.nodes")
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop_on_signals(stop)
     processes = [Process(number, config, count) for number in range(count)]
     running: dict[asyncio.Task[int], Process] = {}
     try:

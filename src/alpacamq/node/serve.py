@@ -66,6 +66,7 @@ from .listeners import (
 )
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 from .security import audit_settings, security_settings
+from .signals import stop_on_signals
 from .supervisor import Supervisor
 
 log = get_logger(__name__)
@@ -296,14 +297,13 @@ _TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 
 async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | None = None) -> None:
-    """Run a node until SIGTERM or SIGINT; `supervisor` is told about it."""
+    """Run a node until a signal; `supervisor` learns when it is ready and when it stops."""
     supervisor = supervisor or Supervisor()
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_collections_short()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop_on_signals(stop)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
     certificates = certificates_of(config, loop)
