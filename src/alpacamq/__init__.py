@@ -11,10 +11,6 @@ Names of the client are imported when they are first used: the broker never load
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from alpacamq.model.version import VERSION
-
-__version__ = VERSION
-
 if TYPE_CHECKING:
     from alpacamq import aio as aio
     from alpacamq import testing as testing
@@ -52,6 +48,8 @@ if TYPE_CHECKING:
     from alpacamq.client.url import InvalidUrl as InvalidUrl
     from alpacamq.client.worker.app import Worker as Worker
     from alpacamq.model.errors import AlpacaError as AlpacaError
+
+    __version__: str
 
 _MODULES = {
     "client.blocking": ("Client", "ForkedClient", "Job", "Topic", "connect"),
@@ -93,6 +91,8 @@ __all__ = ["__version__", "aio", "testing", *_MODULE_OF]
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"alpacamq.{name}")
+    if name == "__version__":
+        return import_module("alpacamq.model.version").VERSION
     if (module := _MODULE_OF.get(name)) is None:
         raise AttributeError(f"module 'alpacamq' has no attribute {name!r}")
     found = getattr(import_module(f"alpacamq.{module}"), name)
