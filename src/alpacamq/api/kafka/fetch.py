@@ -109,7 +109,9 @@ class PendingFetch:
         self._reads_committed = call.isolation_level == _READ_COMMITTED
         # Earlier clients do not expect answers of followers.
         self._reads_followers = header.api_version >= RACK_FROM and call.replica_id < 0
-        self._enough_bytes = min(call.min_bytes, call.max_bytes)
+        meter = connection.meter
+        self._max_bytes = call.max_bytes if meter is None else min(call.max_bytes, meter.burst_bytes)
+        self._enough_bytes = min(call.min_bytes, self._max_bytes)
         self._readable_bytes = 0
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -285,7 +287,7 @@ class PendingFetch:
         """Read every requested partition into `found`, with a stop after each."""
         if found is None:
             found = []
-        room = self._call.max_bytes
+        room = self._max_bytes
         slices = 0
         refusals: dict[bytes, AlpacaError | None] = {}
         # Topics that it was allowed to read before, and still is.
@@ -621,8 +623,6 @@ class FetchRequests:
             session_id = NO_SESSION if session is None else session.id
             _answer_throttled(connection, answer, header, session_id, throttle_ms)
             return None
-        if meter is not None and call.max_bytes > meter.burst_bytes:
-            call = call._replace(max_bytes=meter.burst_bytes)
         return PendingFetch(self._broker, connection, answer, header, call, session, self._waiting, tenant)
 
     def _rights_changed(self) -> None:
