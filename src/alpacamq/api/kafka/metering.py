@@ -12,8 +12,9 @@ from alpacamq.security.quotas import TokenBucket
 
 # Credits of small requests end, and quotas are charged, this long after the first one.
 SETTLE_SECONDS = 0.1
-# Time is charged when it adds up to this; of a small quota, with every request.
-CHARGED_SECONDS = 0.001
+# Time is charged when it adds up to this, or to the grain of the quota; below the second, with every request.
+CHARGED_SECONDS = 0.004
+SCARCE_SECONDS = 0.001
 # The most that is taken before it is charged: integers up to here are the fastest.
 _MOST = (1 << 30) - 1
 # What those without a quota use: nothing that has to be waited for.
@@ -61,7 +62,7 @@ class Meter:
         self.used_seconds = 0.0
         self.time_grain = inf if limits.request is None else min(CHARGED_SECONDS, limits.request.grain)
         # Whether every request is charged for its time, and whether the next one is.
-        self.is_time_due = self.is_time_scarce = self.time_grain < CHARGED_SECONDS
+        self.is_time_due = self.is_time_scarce = self.time_grain < SCARCE_SECONDS
 
     def charge_due(self) -> int:
         """Charge what is due; return how long the client has to be throttled, in milliseconds."""
