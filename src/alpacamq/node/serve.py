@@ -303,7 +303,7 @@ async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | 
     keep_collections_short()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    stop_on_signals(stop)
+    stop_on_signals(stop, is_supervised=supervisor.is_present)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
     certificates = certificates_of(config, loop)

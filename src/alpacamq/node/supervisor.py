@@ -44,6 +44,10 @@ class Supervisor:
         has_watchdog = is_for_us and interval.isascii() and interval.isdigit() and int(interval) > 0
         return cls(address, int(interval) / _MICROSECONDS if has_watchdog else None)
 
+    @property
+    def is_present(self) -> bool:
+        return bool(self._address)
+
     async def run(self, start_step: Callable[[], str]) -> None:
         """Report until cancelled that the node is alive, and until it is ready, what its start is doing."""
         while self._address:
