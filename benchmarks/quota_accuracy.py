@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.access import CLIENT_ID, EntityPart, set_quotas
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.quotas import CLIENT_ID, EntityPart, set_quotas
 
 from . import topics
 from .clients import Pace, percentile

@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.access import USER, EntityPart, remove_quotas, set_quotas
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.quotas import USER, EntityPart, remove_quotas, set_quotas
 
 from . import topics, wire
 from .report import OURS, Floor, Report

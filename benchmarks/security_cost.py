@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alpacamq.client.connect import parse_address
-from alpacamq.client.kafka.acls import (
+from alpacamq.client.kafka.access import (
     CLUSTER_NAME,
+    USER,
     Acl,
+    EntityPart,
     Operation,
     PatternType,
     Permission,
     ResourceType,
     create_acls,
+    set_quotas,
 )
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
-from alpacamq.client.kafka.quotas import USER, EntityPart, set_quotas
 
 from . import topics, wire
 from .report import OURS, Floor, Report

@@ -16,11 +16,10 @@ from pathlib import Path
 from alpacamq.broker.statemachine.snapshots import StateSnapshots, encode_block
 from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import check
-from alpacamq.client.kafka.acls import create_acls
+from alpacamq.client.kafka.access import DEFAULT_ITERATIONS, Mechanism, create_acls
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
 from alpacamq.client.kafka.topics import create_topic
-from alpacamq.client.kafka.users import DEFAULT_ITERATIONS, Mechanism
 from alpacamq.cluster.image import ClusterImage, acl_change, user_change
 from alpacamq.log.disk import SystemDisk
 from alpacamq.protocol.messages.users import (

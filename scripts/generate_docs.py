@@ -14,7 +14,7 @@ from error_reference import error_reference
 from grpc_reference import grpc_reference
 from http_reference import http_reference
 
-from alpacamq.api.grpc import rights as grpc_rights
+from alpacamq.api.grpc import dispatch as grpc_dispatch
 from alpacamq.api.kafka.rights import rights_page
 from alpacamq.api.registry import app as registry
 from alpacamq.api.rest import rights as http_rights
@@ -103,7 +103,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "broker-settings": broker_settings_page,
     "decisions": decisions_page,
-    "grpc-rights": grpc_rights.rights_page,
+    "grpc-rights": grpc_dispatch.rights_page,
     "http-rights": http_rights.rights_page,
     "http-routes": routes_page,
     "kafka-clients": kafka_clients,

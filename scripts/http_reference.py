@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from alpacamq.api.rest.errors import CODES, problem_of
-from alpacamq.api.rest.openapi import document
 from alpacamq.api.rest.route import AnyRoute
-from alpacamq.api.rest.table import ROUTES
+from alpacamq.api.rest.table import ROUTES, document
 from alpacamq.model.errors import AlpacaError
 
 Schema = Mapping[str, Any]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker import health
-from alpacamq.broker.partition import disk_watch
+from alpacamq.broker.partition import housekeeping
 from alpacamq.broker.publishing import Message, Published
 
 from .open_brokers import BreakableDisk, eventually, running
@@ -15,7 +15,7 @@ from .open_brokers import BreakableDisk, eventually, running
 async def test_whether_a_full_disk_has_room_again_is_tried_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeping, "RETRY_SECONDS", 0.02)
     disk = BreakableDisk()
     threads: list[int] = []
     has_room = False

@@ -17,7 +17,7 @@ from alpacamq.broker.partition.leader import append
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queue.fifo import DeduplicationScope, FifoMessage
 from alpacamq.broker.queue.service import FailureCause, RedriveTask
-from alpacamq.broker.schemas import checks, lookup, workers
+from alpacamq.broker.schemas import checks, workers
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.compression import TooMuchData
@@ -279,7 +279,7 @@ async def test_a_deleted_version_is_refused_soon(tmp_path: Path) -> None:
 
 
 async def test_what_is_known_of_schemas_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "MAX_KEPT", 10)
+    monkeypatch.setattr(checks, "MAX_KEPT", 10)
     async with running(tmp_path) as broker:
         known = await orders(broker)
         for number in range(100, 120):
@@ -307,7 +307,7 @@ async def test_nothing_is_accepted_while_the_registry_does_not_answer(
     async with running(tmp_path) as broker:
         known = await orders(broker)
         assert await publish(broker, framed(known, GOOD)) == [""]
-        monkeypatch.setattr(lookup, "FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(checks, "FRESH_SECONDS", 0.0)
 
         async def fails(_: object) -> None:
             raise CoordinatorUnavailable("no leader")
@@ -320,7 +320,7 @@ async def test_nothing_is_accepted_while_the_registry_does_not_answer(
                 await check(broker, batch_of(known, 5000))
         assert await publish(broker, framed(known, GOOD)) == [""]
         with monkeypatch.context() as faults:
-            faults.setattr(lookup, "ANSWER_SECONDS", 0.01)
+            faults.setattr(checks, "ANSWER_SECONDS", 0.01)
             faults.setattr(broker.registry, "ask", lambda _: asyncio.Event().wait())
             with pytest.raises(SchemasUnavailable, match="in time"):
                 await check(broker, batch_of(known, 1))

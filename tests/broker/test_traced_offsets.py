@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.broker.tracing.batches import MAX_TRACED, begins_traced, traced_records
-from alpacamq.broker.tracing.partition import RememberedOffsets, TracedOffsets
+from alpacamq.broker.tracing.partition import (
+    MAX_TRACED,
+    RememberedOffsets,
+    TracedOffsets,
+    begins_traced,
+    traced_records,
+)
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, write_batch

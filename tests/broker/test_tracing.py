@@ -13,8 +13,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import append
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queue.service import Delivery, Receipted
-from alpacamq.broker.tracing.batches import Traced, traced_records
-from alpacamq.broker.tracing.partition import Origin, PartitionTraces, TraceSink
+from alpacamq.broker.tracing.partition import Origin, PartitionTraces, Traced, TraceSink, traced_records
 from alpacamq.model.batch import read_header
 from alpacamq.model.control import marker_batch
 from alpacamq.model.ids import TopicName, TopicPartition

@@ -17,9 +17,9 @@ from alpacamq.cli.main import main, parse
 from alpacamq.cli.nouns import NOUNS, parser_of
 from alpacamq.cli.reference import Help, all_commands
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.access import delete_user, find_user, set_password
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.transactional import claim
-from alpacamq.client.kafka.users import delete_user, find_user, set_password
 from alpacamq.security.scram import DEFAULT_ITERATIONS, Mechanism
 from tests.brokers import Broker
 from tests.waiting import eventually

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.cli.cells import width
-from alpacamq.cli.top.frame import Key, Size, Sort, View, frame, number
 from alpacamq.cli.top.snapshot import Sample, SnapshotHistory
-from alpacamq.cli.top.terminal import keys_in
+from alpacamq.cli.top.terminal import Key, Size, Sort, View, frame, keys_in, number
 from alpacamq.wire.queues import QueueStats, QueueTotals
 from alpacamq.wire.stats import GroupStats, Stats, TopicStats
 from tests.brokers import Broker

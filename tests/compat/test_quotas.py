@@ -18,14 +18,8 @@ from kafka import TopicPartition as KafkaPythonPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.access import ClientQuota, EntityPart, list_quotas, remove_quotas, set_quotas
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.quotas import (
-    ClientQuota,
-    EntityPart,
-    list_quotas,
-    remove_quotas,
-    set_quotas,
-)
 from tests.brokers import KEPT, Broker
 from tests.kafka_tools import kafka_configs, require_kafka
 

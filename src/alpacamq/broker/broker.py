@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from alpacamq.broker.partition.housekeeping import DiskWatch
 from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.cluster.topics import TopicLimits
@@ -48,7 +49,6 @@ from .metadata.opening import open_store
 from .metadata.quorum import Quorum
 from .metadata.registration import Registration, RegistrationSettings
 from .metadata.store import IDENTITY as METADATA_IDENTITY
-from .partition.disk_watch import DiskWatch
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition, WriteBatcher

@@ -9,7 +9,7 @@ from .output import Output, Table, print_message
 from .parsing import UsageError
 
 if TYPE_CHECKING:
-    from alpacamq.client.kafka.acls import Acl, AclFilter, PatternType, ResourceType
+    from alpacamq.client.kafka.access import Acl, AclFilter, PatternType, ResourceType
 
     from .yaml import Plain
 
@@ -122,7 +122,7 @@ def _operation(text: str) -> str:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.acls import PatternType, list_acls
+    from alpacamq.client.kafka.access import PatternType, list_acls
 
     with connect(parsed) as cluster:
         # Those that apply to a resource of this name, which are more than those with this name.
@@ -131,7 +131,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _add(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.acls import Acl, Operation, PatternType, Permission, create_acls
+    from alpacamq.client.kafka.access import Acl, Operation, PatternType, Permission, create_acls
 
     pattern = PatternType.PREFIXED if parsed.prefix else PatternType.LITERAL
     permission = Permission.DENY if parsed.deny else Permission.ALLOW
@@ -154,7 +154,7 @@ def _add(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _remove(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.acls import AclFilter, PatternType, delete_acls, list_acls
+    from alpacamq.client.kafka.access import AclFilter, PatternType, delete_acls, list_acls
 
     filters = list(_filters(parsed, PatternType.LITERAL))
     if filters == [AclFilter()]:
@@ -170,7 +170,7 @@ def _remove(parsed: argparse.Namespace, output: Output) -> None:
 
 def _filters(parsed: argparse.Namespace, pattern: "PatternType") -> Iterator["AclFilter"]:
     """Yield a filter for each named resource, or one for all; `pattern` is how names are compared."""
-    from alpacamq.client.kafka.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+    from alpacamq.client.kafka.access import AclFilter, Operation, PatternType, Permission, ResourceType
 
     options = {
         "principal": parsed.principal,
@@ -189,7 +189,7 @@ def _filters(parsed: argparse.Namespace, pattern: "PatternType") -> Iterator["Ac
 
 
 def _resources(parsed: argparse.Namespace) -> Iterator[tuple["ResourceType", str]]:
-    from alpacamq.client.kafka.acls import CLUSTER_NAME, ResourceType
+    from alpacamq.client.kafka.access import CLUSTER_NAME, ResourceType
 
     for kind, names in (
         (ResourceType.TOPIC, parsed.topic),

@@ -12,7 +12,7 @@ from .position import AtTime, Earliest, locate, parse_position
 from .yaml import yaml
 
 if TYPE_CHECKING:
-    from alpacamq.client.kafka.audit import AuditEvent
+    from alpacamq.client.kafka.access import AuditEvent
 
 _EXAMPLES = (
     "alpacactl audit --since 1h --denied",
@@ -79,7 +79,7 @@ def _audit(parsed: argparse.Namespace, output: Output) -> None:
 def _events(parsed: argparse.Namespace) -> Iterator["AuditEvent"]:
     """Yield the wanted events, and with --follow those that come."""
     from alpacamq.client.errors import NotFound
-    from alpacamq.client.kafka.audit import AUDIT_TOPIC
+    from alpacamq.client.kafka.access import AUDIT_TOPIC
     from alpacamq.client.kafka.offsets import Isolation, extents
     from alpacamq.client.kafka.reader import Reader
     from alpacamq.client.kafka.topics import find_topic
@@ -111,7 +111,7 @@ def _events(parsed: argparse.Namespace) -> Iterator["AuditEvent"]:
 
 
 def _wanted(parsed: argparse.Namespace, value: bytes | None) -> "AuditEvent | None":
-    from alpacamq.client.kafka.audit import decode_event
+    from alpacamq.client.kafka.access import decode_event
 
     if (event := decode_event(value)) is None:
         return None

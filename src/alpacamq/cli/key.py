@@ -62,7 +62,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     import msgspec
 
-    from alpacamq.client.http.keys import list_keys
+    from alpacamq.client.http.administration import list_keys
 
     with connect_http(parsed) as api:
         keys = list_keys(api)
@@ -83,7 +83,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.keys import create_key
+    from alpacamq.client.http.administration import create_key
 
     with connect_http(parsed) as api:
         created = create_key(
@@ -97,7 +97,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _rotate(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.keys import rotate_key
+    from alpacamq.client.http.administration import rotate_key
 
     with connect_http(parsed) as api:
         created = rotate_key(api, parsed.id, overlap_ms=parsed.overlap)
@@ -116,7 +116,7 @@ def _show_created(created: "CreatedKey", output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.keys import delete_key
+    from alpacamq.client.http.administration import delete_key
 
     with connect_http(parsed) as api:
         confirm(parsed, f"delete the API key {parsed.id}")

@@ -10,7 +10,7 @@ from .output import Output, Table
 from .parsing import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from alpacamq.client.kafka.quotas import ClientQuota, Entity, EntityPart
+    from alpacamq.client.kafka.access import ClientQuota, Entity, EntityPart
 
     from .yaml import Plain
 
@@ -91,7 +91,7 @@ def _value(text: str) -> tuple[str, float]:
 
 def _entity(parsed: argparse.Namespace) -> "list[EntityPart]":
     """Return the parts of the entity that the options name."""
-    from alpacamq.client.kafka.quotas import CLIENT_ID, IP, USER, EntityPart
+    from alpacamq.client.kafka.access import CLIENT_ID, IP, USER, EntityPart
 
     return [
         EntityPart(type_, name)
@@ -112,7 +112,7 @@ def _named_entity(parsed: argparse.Namespace) -> "Entity":
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.quotas import list_quotas
+    from alpacamq.client.kafka.access import list_quotas
 
     with connect(parsed) as cluster:
         quotas = list_quotas(cluster, _entity(parsed))
@@ -120,7 +120,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _set(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.quotas import ClientQuota, set_quotas
+    from alpacamq.client.kafka.access import ClientQuota, set_quotas
 
     entity, values = _named_entity(parsed), dict(parsed.values)
     if len(values) < len(parsed.values):
@@ -133,7 +133,7 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _remove(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.quotas import ClientQuota, list_quotas, remove_quotas
+    from alpacamq.client.kafka.access import ClientQuota, list_quotas, remove_quotas
 
     entity = _named_entity(parsed)
     with connect(parsed) as cluster:

@@ -101,7 +101,7 @@ def _limits(parsed: argparse.Namespace) -> dict[str, int | None]:
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     import msgspec
 
-    from alpacamq.client.http.tenants import list_tenants
+    from alpacamq.client.http.administration import list_tenants
 
     with connect_http(parsed) as api:
         tenants = list_tenants(api)
@@ -122,7 +122,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 def _create(parsed: argparse.Namespace, output: Output) -> None:
     import msgspec
 
-    from alpacamq.client.http.tenants import create_tenant
+    from alpacamq.client.http.administration import create_tenant
 
     with connect_http(parsed) as api:
         created = create_tenant(api, parsed.tenant, description=parsed.description, limits=_limits(parsed))
@@ -132,7 +132,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 def _show(parsed: argparse.Namespace, output: Output) -> None:
     import msgspec
 
-    from alpacamq.client.http.tenants import describe_tenant, tenant_usage
+    from alpacamq.client.http.administration import describe_tenant, tenant_usage
 
     with connect_http(parsed) as api:
         tenant = describe_tenant(api, parsed.tenant)
@@ -162,7 +162,7 @@ def _of_limit(used: str, limit: int | None) -> str:
 def _topics(parsed: argparse.Namespace, output: Output) -> None:
     import msgspec
 
-    from alpacamq.client.http.tenants import tenant_topics
+    from alpacamq.client.http.administration import tenant_topics
 
     with connect_http(parsed) as api:
         topics = tenant_topics(api, parsed.tenant)
@@ -171,7 +171,7 @@ def _topics(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _set(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.tenants import change_tenant
+    from alpacamq.client.http.administration import change_tenant
 
     limits = _limits(parsed)
     if not limits and parsed.description is None:
@@ -182,7 +182,7 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _set_status(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.tenants import set_status
+    from alpacamq.client.http.administration import set_status
 
     with connect_http(parsed) as api:
         changed = set_status(api, parsed.tenant, parsed.status, getattr(parsed, "reason", ""))
@@ -190,7 +190,7 @@ def _set_status(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _add_principal(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.tenants import add_principal
+    from alpacamq.client.http.administration import add_principal
 
     with connect_http(parsed) as api:
         changed = add_principal(api, parsed.tenant, parsed.principal, is_admin=parsed.admin)
@@ -198,7 +198,7 @@ def _add_principal(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _remove_principal(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.tenants import remove_principal
+    from alpacamq.client.http.administration import remove_principal
 
     with connect_http(parsed) as api:
         confirm(parsed, f"remove {parsed.principal} from tenant {parsed.tenant}")
@@ -207,7 +207,7 @@ def _remove_principal(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.tenants import delete_tenant
+    from alpacamq.client.http.administration import delete_tenant
 
     with connect_http(parsed) as api:
         confirm(parsed, f"delete tenant {parsed.tenant}")

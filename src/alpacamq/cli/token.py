@@ -8,7 +8,7 @@ from .commands import add_confirmation, add_verb, confirm, connect, duration, ve
 from .output import Output, Table
 
 if TYPE_CHECKING:
-    from alpacamq.client.kafka.delegation_tokens import Token
+    from alpacamq.client.kafka.access import Token
 
     from .yaml import Plain
 
@@ -67,7 +67,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.delegation_tokens import list_tokens
+    from alpacamq.client.kafka.access import list_tokens
 
     with connect(parsed) as cluster:
         tokens = list_tokens(cluster, parsed.owner)
@@ -88,7 +88,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.delegation_tokens import DEFAULT_MS, create_token
+    from alpacamq.client.kafka.access import DEFAULT_MS, create_token
 
     with connect(parsed) as cluster:
         token = create_token(
@@ -102,7 +102,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _renew(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.delegation_tokens import DEFAULT_MS, find_token, renew_token
+    from alpacamq.client.kafka.access import DEFAULT_MS, find_token, renew_token
 
     with connect(parsed) as cluster:
         expires_ms = renew_token(cluster, find_token(cluster, parsed.id), parsed.period or DEFAULT_MS)
@@ -110,7 +110,7 @@ def _renew(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _expire(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.delegation_tokens import DEFAULT_MS, expire_token, find_token
+    from alpacamq.client.kafka.access import DEFAULT_MS, expire_token, find_token
 
     period_ms = DEFAULT_MS if parsed.period is None else parsed.period
     with connect(parsed) as cluster:

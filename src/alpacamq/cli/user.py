@@ -56,7 +56,7 @@ def _add_password(verb: argparse.ArgumentParser) -> None:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import list_users
+    from alpacamq.client.kafka.access import list_users
 
     with connect(parsed) as cluster:
         users = list_users(cluster)
@@ -73,7 +73,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import DEFAULT_ITERATIONS, Mechanism, find_user, set_password
+    from alpacamq.client.kafka.access import DEFAULT_ITERATIONS, Mechanism, find_user, set_password
 
     mechanisms = [Mechanism(each) for each in parsed.mechanism or Mechanism]
     with connect(parsed) as cluster:
@@ -89,7 +89,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _passwd(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import DEFAULT_ITERATIONS, Mechanism, known_user, set_password
+    from alpacamq.client.kafka.access import DEFAULT_ITERATIONS, Mechanism, known_user, set_password
 
     with connect(parsed) as cluster:
         # All of them: the old password must not stay valid for one.
@@ -105,7 +105,7 @@ def _passwd(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.users import delete_user, known_user
+    from alpacamq.client.kafka.access import delete_user, known_user
 
     with connect(parsed) as cluster:
         known_user(cluster, parsed.name)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from alpacamq.api.grpc.rights import RIGHTS
+from alpacamq.api.grpc.dispatch import RIGHTS
 from alpacamq.broker.access import Access
 from alpacamq.broker.publishing import Message
 from alpacamq.broker.quotas import Limit

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import empty_pb2
 from grpclib.health.v1 import health_pb2
 
-from alpacamq.api.grpc.rights import OPEN, RIGHTS
+from alpacamq.api.grpc.dispatch import OPEN, RIGHTS
 from alpacamq.api.grpc.services import handlers
 from alpacamq.broker.access import SecuritySettings
 from alpacamq.broker.bearer_tokens import KeySource, TokenSettings

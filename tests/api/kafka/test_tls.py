@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from cryptography import x509
 
 from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.access import EntityPart, set_quotas
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import Login
-from alpacamq.client.kafka.quotas import EntityPart, set_quotas
 from alpacamq.protocol.messages.cluster import ApiVersionsRequest
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

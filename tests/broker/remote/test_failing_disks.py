@@ -11,7 +11,7 @@ import pytest
 
 from alpacamq.broker.metadata import quorum
 from alpacamq.broker.metadata.store import Recovered
-from alpacamq.broker.partition import disk_watch
+from alpacamq.broker.partition import housekeeping
 from alpacamq.broker.partition.leader import append
 from alpacamq.broker.replication.following import Following
 from alpacamq.model.errors import DataInDoubt, DiskFull, StorageFailed
@@ -59,7 +59,7 @@ async def test_leaders_leave_a_broker_whose_disk_is_full(
 async def test_leaders_leave_a_broker_whose_writes_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(housekeeping, "RETRY_SECONDS", 0.1)
     async with three_brokers(tmp_path) as cluster:
         await cluster.create("orders", partitions=1)
         await cluster.until(lambda: len(cluster.state("orders").isr) == 3, "all in sync")
@@ -76,7 +76,7 @@ async def test_leaders_leave_a_broker_whose_writes_fail(
 
         with monkeypatch.context() as patch:
             patch.setattr(disk, "write", refuse)
-            patch.setattr(disk_watch, "REFUSED_SECONDS", 60.0)
+            patch.setattr(housekeeping, "REFUSED_SECONDS", 60.0)
             with pytest.raises(StorageFailed):
                 await append(partition, batch())
             await led_by_another(cluster, failed)
@@ -106,7 +106,7 @@ async def unreadable_leader(cluster: ThreeBrokers, patch: pytest.MonkeyPatch) ->
 async def test_leaders_leave_a_broker_whose_reads_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(housekeeping, "RETRY_SECONDS", 0.1)
     async with three_brokers(tmp_path) as cluster:
         with monkeypatch.context() as patch:
             failed = await unreadable_leader(cluster, patch)
@@ -118,8 +118,8 @@ async def test_leaders_leave_a_broker_whose_reads_fail(
 async def test_a_replica_that_stays_unreadable_is_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(disk_watch, "UNREADABLE_SECONDS", 0.5)
+    monkeypatch.setattr(housekeeping, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(housekeeping, "UNREADABLE_SECONDS", 0.5)
     async with three_brokers(tmp_path) as cluster:
         with monkeypatch.context() as patch:
             failed = await unreadable_leader(cluster, patch)

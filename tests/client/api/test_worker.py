@@ -17,8 +17,8 @@ import pytest
 import alpacamq
 from alpacamq import aio
 from alpacamq.client.aio.queue import Job
+from alpacamq.client.worker.app import exposition
 from alpacamq.client.worker.command import NoApplication, load
-from alpacamq.client.worker.metrics import exposition
 from alpacamq.client.worker.task import TaskMetrics
 from tests.integration.nodes import free_ports
 from tests.waiting import eventually, soon
