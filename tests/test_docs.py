@@ -16,6 +16,7 @@ import httpx
 import pytest
 from benchmarks import page as benchmarks_page
 
+from alpacamq.cli.doctor import LOW_DISK
 from alpacamq.cli.reference import all_commands
 from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.topics import SETTINGS
@@ -158,6 +159,8 @@ def run_examples_at(
     for example in examples(page):
         if example.tool not in tools:
             continue
+        if example.code.strip() == "alpacactl doctor" and is_disk_low(directory):
+            continue  # it prints a warning here
         script = directory / f"example-{example.line}"
         script.write_text(at_these_addresses(example.code, addresses))
         ran = subprocess.run(
@@ -182,6 +185,12 @@ def run_examples_at(
         assert is_any or re.fullmatch(at_these_addresses(example.pattern, addresses), columns(ran.stdout)), (
             f"{where}\n{ran.stdout}\n{ran.stderr}"
         )
+
+
+def is_disk_low(directory: Path) -> bool:
+    """Return whether `alpacactl doctor` warns of this machine's disk."""
+    usage = shutil.disk_usage(directory)
+    return usage.free < LOW_DISK * usage.total
 
 
 def at_these_addresses(text: str, addresses: Mapping[str, str]) -> str:

@@ -167,13 +167,14 @@ def test_members_with_different_clients_share_a_group(workload: Workload) -> Non
 @pytest.mark.parametrize("kind", CLASSIC)
 def test_a_killed_static_member_returns_without_a_rebalance(workload: Workload, kind: Kind) -> None:
     group = workload.group(kind.value)
-    other, killed = group.add(kind, instance_id="one"), group.add(kind, instance_id="two")
+    # A killed member keeps its partitions for a session, in which the next one has to start.
+    other, killed = (group.add(kind, instance_id=name, session_ms=60_000) for name in ("one", "two"))
     group.settle()
     workload.wait_for_records(300)
     moves, owned = len(other.moves), killed.owned
 
     killed.kill()
-    again = group.add(kind, instance_id="two")
+    again = group.add(kind, instance_id="two", session_ms=60_000)
     group.settle()
     workload.wait_for_records(300)
 
@@ -184,14 +185,14 @@ def test_a_killed_static_member_returns_without_a_rebalance(workload: Workload, 
 
 def test_a_static_member_of_the_new_protocol_restarts_without_a_rebalance(workload: Workload) -> None:
     group = workload.group("static")
-    other = group.add(Kind.CONSUMER, instance_id="one")
-    restarted = group.add(Kind.CONSUMER, instance_id="two")
+    other = group.add(Kind.CONSUMER, instance_id="one", session_ms=60_000)
+    restarted = group.add(Kind.CONSUMER, instance_id="two", session_ms=60_000)
     group.settle()
     workload.wait_for_records(300)
     moves, owned = len(other.moves), restarted.owned
 
     restarted.leave()
-    again = group.add(Kind.CONSUMER, instance_id="two")
+    again = group.add(Kind.CONSUMER, instance_id="two", session_ms=60_000)
     group.settle()
     workload.wait_for_records(300)
 
