@@ -29,10 +29,8 @@ LARGE = bytes(range(256)) * 20_000
 DEADLINE_S = 20.0
 
 
-@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """The broker runs on uvloop, and tests of APIs on asyncio."""
-    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
+# The broker runs on uvloop, and tests of APIs on asyncio.
+LOOP_FACTORIES = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
