@@ -253,12 +253,10 @@ class Access:
 
     def limits(self, caller: Caller) -> bool:
         """Return whether decisions about a client matter: it may be denied something, or they are audited."""
-        return (
-            self.is_enforced
-            or caller.key is not None
-            or self.audit is not None
-            or self.tenant_of(caller) is not None
-        )
+        if self.is_enforced or caller.key is not None or self.audit is not None:
+            return True
+        tenants = self._tenants
+        return self.tenant_of(caller) is not None if tenants is None else caller.name in tenants
 
     def may_keep(self, operation: Operation) -> bool:
         """Return whether a decision that allows an operation may be kept: not if each of them is recorded."""

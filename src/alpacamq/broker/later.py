@@ -22,8 +22,8 @@ class Later(Generic[T]):
         """`cancel` is called if the reader goes without the result, although that may be known by then."""
         self._cancel = cancel
         self._act: Callable[[Any], None] | None = None
-        # Applied to the result, in order.
-        self._changes: list[Callable[[Any], Any]] | None = None
+        # Applied to the result, in order; with whether that is for values only.
+        self._changes: list[tuple[Callable[[Any], Any], bool]] | None = None
         self._is_known = False
         self._result: Any = None
         self.is_cancelled = False
@@ -46,16 +46,28 @@ class Later(Generic[T]):
                 result.close()
             return
         self._is_known = True
-        known: Any = result
-        if self._changes is not None:
-            changes, self._changes = self._changes, None
-            for change in changes:
-                known = _changed(change, known)
+        known = result if self._changes is None else self._changed(result)
         if self._act is None:
             self._result = known
         else:
             act, self._act = self._act, None
             act(known)
+
+    def _changed(self, known: Any) -> Any:
+        """Apply the changes to a result."""
+        changes, self._changes = self._changes, None
+        for change, is_for_values in changes or ():
+            if is_for_values:
+                if isinstance(known, Exception):
+                    continue
+                if isinstance(known, CoroutineType):
+                    known = _rest(known, change)
+                    continue
+            try:
+                known = change(known)
+            except Exception as error:  # noqa: BLE001 - for the reader
+                known = error
+        return known
 
     def when_done(self, act: Callable[[Any], None]) -> None:
         """Call `act` with the result, now if it is known."""
@@ -69,23 +81,26 @@ class Later(Generic[T]):
 
         Returns this object, whose reader gets the changed result.
         """
-        if self._is_known:
-            self._result = _changed(change, self._result)
-        elif self._changes is None:
-            self._changes = [change]
-        else:
-            self._changes.append(change)
-        return cast("Later[U]", self)
+        if self._changes is None and not self._is_known:
+            self._changes = [(change, False)]
+            return self  # type: ignore[return-value]
+        return self._add(change, is_for_values=False)
 
     def map(self, change: Callable[[T], U | Coroutine[Any, Any, U]]) -> "Later[U]":
         """Do the same as `then` for a value; an exception is passed on."""
+        if self._changes is None and not self._is_known:
+            self._changes = [(change, True)]
+            return self  # type: ignore[return-value]
+        return self._add(change, is_for_values=True)
 
-        def changed(result: Any) -> Any:
-            if isinstance(result, Exception):
-                return result
-            return _rest(result, change) if isinstance(result, CoroutineType) else change(result)
-
-        return self.then(changed)
+    def _add(self, change: Callable[[Any], Any], *, is_for_values: bool) -> "Later[Any]":
+        if self._changes is None:
+            self._changes = [(change, is_for_values)]
+        else:
+            self._changes.append((change, is_for_values))
+        if self._is_known:
+            self._result = self._changed(self._result)
+        return self
 
     def cancel(self) -> None:
         """Go without the result."""
@@ -117,13 +132,6 @@ class Later(Generic[T]):
         if isinstance(result, Exception):
             raise result
         return result  # type: ignore[no-any-return]
-
-
-def _changed(change: Callable[[Any], Any], result: Any) -> Any:
-    try:
-        return change(result)
-    except Exception as error:  # noqa: BLE001 - for the reader
-        return error
 
 
 async def _rest(work: Coroutine[Any, Any, T], change: Callable[[T], U | Coroutine[Any, Any, U]]) -> U:

@@ -436,13 +436,11 @@ class Publisher:
         if len(partitions) < found.partitions:
             return None
         config = self._topics.config_of(found)
-        if (
-            config.checks_schemas
-            or config.queue_delay_ms
-            or stored_codec(config) not in (None, Codec.NONE)
-            or any(message.deliver_at_ms for message in messages)
-        ):
+        if config.checks_schemas or config.queue_delay_ms or stored_codec(config) not in (None, Codec.NONE):
             return None
+        for message in messages:
+            if message.deliver_at_ms:
+                return None
         self._check_storage(topic)
         call = Publication(
             topic, len(messages), origin, stamps_time=config.message_timestamp_type == "LogAppendTime"
@@ -451,6 +449,10 @@ class Publisher:
         immediate, _ = self._sorted(call, messages, found.partitions, config, now_ms, traceparent)
         for index, (places, records) in immediate.items():
             partition = partitions[index]
+            if len(records) == 1:
+                batch = _Batch(partition, index, places, records, write_new_batch(records))
+                self._stage(call, batch, partition, now_ms)
+                continue
             for first, end, _ in in_batches(records, config.max_message_bytes):
                 some = records[first:end]
                 batch = _Batch(partition, index, places[first:end], some, write_new_batch(some))

@@ -114,7 +114,7 @@ class Topics:
         # Replaced by another object when they change.
         self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
         # Of topics asked for, with what they were computed from.
-        self._configs: dict[TopicId, tuple[Topic, TopicDefaults, TopicConfig]] = {}
+        self._configs: dict[TopicName, tuple[Topic, TopicDefaults, TopicConfig]] = {}
         # Of all topics without settings of their own.
         self._plain_config: tuple[TopicDefaults, TopicConfig] | None = None
         self._report_unusable()
@@ -275,17 +275,17 @@ class Topics:
 
     def config_of(self, topic: Topic) -> TopicConfig:
         """Return the settings of a topic, with the defaults of this broker."""
-        known = self._configs.get(topic.id)
+        known = self._configs.get(topic.name)
         if known is None or known[0] is not topic or known[1] is not self.defaults:
             known = topic, self.defaults, self._new_config(topic)
-            self._configs[topic.id] = known
+            self._configs[topic.name] = known
         return known[2]
 
     def _new_config(self, topic: Topic) -> TopicConfig:
         if len(self._configs) > 2 * len(self.image.topics) + SPARE_CONFIGS:
             # Of deleted topics, and of those that were only validated.
-            exists = self.image.topic_by_id
-            self._configs = {id_: known for id_, known in self._configs.items() if exists(id_) is not None}
+            exist = self.image.topics
+            self._configs = {name: known for name, known in self._configs.items() if name in exist}
         if topic.overrides:
             return topic_config(topic.overrides, self.defaults.merged)
         if self._plain_config is None or self._plain_config[0] is not self.defaults:

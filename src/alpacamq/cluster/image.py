@@ -138,6 +138,7 @@ class ClusterImage:
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, Topic] = {}
+        self._topics_view = MappingProxyType(self._topics)
         self.partition_count = 0
         """Partitions of all topics."""
         self._by_id: dict[TopicId, Topic] = {}
@@ -181,6 +182,7 @@ class ClusterImage:
         """Return an image that changes independently."""
         image = ClusterImage()
         image._topics = self._topics.copy()
+        image._topics_view = MappingProxyType(image._topics)
         image.partition_count = self.partition_count
         image._by_id = self._by_id.copy()
         image._by_metric_name = {name: set(names) for name, names in self._by_metric_name.items()}
@@ -214,7 +216,7 @@ class ClusterImage:
 
     @property
     def topics(self) -> Mapping[TopicName, Topic]:
-        return MappingProxyType(self._topics)
+        return self._topics_view
 
     def topic(self, name: str) -> Topic:
         """Return the topic of this name. Raises UnknownTopic."""

@@ -108,7 +108,8 @@ class BatchHeader(NamedTuple):
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; the caller has checked that 61 bytes are there."""
-    return BatchHeader._make(HEADER.unpack_from(data, position))
+    # Without the constructor of the named tuple, which is a call of Python.
+    return tuple.__new__(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def checksum(batch: Buffer) -> int:

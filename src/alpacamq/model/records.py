@@ -301,13 +301,14 @@ def write_new_batch(
 ) -> bytearray:
     """Build the batch of a producer; its records have offsets from 0 on. Faster than `write_batch`."""
     base_timestamp = records[0][3]
+    newest = base_timestamp if len(records) == 1 else max([record[3] for record in records])
     body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
     if codec is not Codec.NONE:
         body = compress(codec, body, level)
     return frame_records(
         body,
         len(records),
-        (base_timestamp, max(record[3] for record in records)),
+        (base_timestamp, newest),
         leader_epoch=-1,
         attributes=(attributes & ~COMPRESSION_MASK) | codec,
         producer_id=producer_id,

@@ -6,6 +6,7 @@ from itertools import islice, repeat
 
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.lanes import Lane
+from alpacamq.model.topics import TopicConfig
 
 from .chunks import CHUNK_BITS, State, bits_of
 from .messages import (
@@ -333,7 +334,7 @@ def _lease(queue: Queue, request: ReceiveRequest, partitions: int, room: int, no
         settings.queue_visibility_timeout_ms if request.visibility_ms is None else request.visibility_ms
     )
     grant = Grant(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
-    _schedule(queue, partitions, room, grant)
+    _schedule(queue, settings, partitions, room, grant)
     grant.acquire_runs()
     queue.totals.received += len(grant.messages)
     queue.totals.redelivered += grant.redelivered
@@ -368,8 +369,8 @@ def mask_of(request: ReceiveRequest) -> int:
     return among
 
 
-def _schedule(queue: Queue, among: int, room: int, grant: Grant) -> None:
-    settings, ready_partitions, lanes = queue.settings, queue.ready_partitions, queue.lanes
+def _schedule(queue: Queue, settings: TopicConfig, among: int, room: int, grant: Grant) -> None:
+    ready_partitions, lanes = queue.ready_partitions, queue.lanes
     is_strict = settings.queue_priority_mode == "strict"
     if not is_strict:
         for lane in lanes.starved(

@@ -221,21 +221,19 @@ class KnownHeads:
     same bytes, so it need not look at them twice.
     """
 
-    __slots__ = ("_heads",)
+    __slots__ = ("heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
-
-    def get(self, head: bytes) -> Head | None:
-        return self._heads.get(head)
+        # For reading only.
+        self.heads: dict[bytes, Head] = {}
 
     def add(self, head: bytes, parsed: Head) -> None:
-        if len(self._heads) >= MAX_KNOWN_HEADS:
-            del self._heads[next(iter(self._heads))]
-        self._heads[head] = parsed
+        if len(self.heads) >= MAX_KNOWN_HEADS:
+            del self.heads[next(iter(self.heads))]
+        self.heads[head] = parsed
 
     def clear(self) -> None:
-        self._heads.clear()
+        self.heads.clear()
 
 
 # Of readers whose connection has ended.
@@ -286,18 +284,17 @@ class RequestReader:
         self._now = now
         if self.phase is Phase.BETWEEN and isinstance(data, bytes):
             end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-            head = self._known_heads.get(data[:end])
-            if head is not None and end + head.body_bytes == len(data) and self._room.take(head.body_bytes):
-                self._repeated(head, data[end:])
+            head = self._known_heads.heads.get(data[:end])
+            if head is None or end + head.body_bytes != len(data) or not self._room.take(head.body_bytes):
+                self._parse_and_keep(data, end)
                 return
-            self._parse_and_keep(data, end)
+            # A request whose head is known, and whose body has arrived with it.
+            request = Request(
+                head.method, head.path, head.query_string, head.headers, data[end:], self._peer, head
+            )
+            self.arrivals.append(Arrival(request, Persistence.KEEP, head.body_bytes))
             return
         self._parse_some(data)
-
-    def _repeated(self, head: Head, body: bytes) -> None:
-        """Complete a request whose head is known and whose body has arrived with it."""
-        request = Request(head.method, head.path, head.query_string, head.headers, body, self._peer, head)
-        self.arrivals.append(Arrival(request, Persistence.KEEP, len(body)))
 
     def _parse_and_keep(self, data: bytes, end: int) -> None:
         """Parse bytes that begin with a request; keep its head if it ends at `end`, and is all there is."""

@@ -14,7 +14,7 @@ from email.utils import formatdate
 from functools import lru_cache, partial
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from alpacamq.api.listening import ConnectionLimit, ListenerSettings, ListeningSocket
 from alpacamq.broker.later import Later
@@ -79,12 +79,11 @@ def encode(response: Response, persistence: Persistence, date_line: bytes, *, wi
         lines += _header(name, value)
     if status in _BODILESS:
         return [lines + _CONNECTION[persistence]]
-    head = b"%bContent-Length: %d\r\n%b" % (lines, len(body), _CONNECTION[persistence])
-    if not with_body:
-        return [head]
-    if len(body) <= _COPIED_BYTES:
-        return [head + body]
-    return [head, body]
+    ending = b"\r\n" if persistence is Persistence.KEEP else _CONNECTION[persistence]
+    if with_body and len(body) <= _COPIED_BYTES:
+        return [b"%bContent-Length: %d\r\n%b%b" % (lines, len(body), ending, body)]
+    head = b"%bContent-Length: %d\r\n%b" % (lines, len(body), ending)
+    return [head, body] if with_body else [head]
 
 
 @lru_cache(maxsize=256)
@@ -154,7 +153,7 @@ class Backlog:
             data = unread.popleft()
             self._unread_bytes -= len(data)
             self.reader.feed(data, now)
-            if monotonic() > until:
+            if unread and monotonic() > until:
                 break
         return arrivals.popleft() if arrivals else None
 
@@ -224,14 +223,6 @@ class Shared:
         self.date_line = DateLine()
         self.connections: set[Connection] = set()
         self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, stats)
-
-
-class Answered(NamedTuple):
-    """A request and its outcome."""
-
-    arrival: Arrival
-    request: Request
-    response: Response
 
 
 class Connection(asyncio.Protocol):
@@ -376,22 +367,39 @@ class Connection(asyncio.Protocol):
         """Whether the next request must wait."""
         return self._task is not None or self._unsent_bytes > 0 or self._lingers_until is not None
 
-    def _turn(self, answered: Answered | None = None) -> None:
-        """Handle requests that are ready and send responses; `answered` is one that was awaited."""
+    def _turn(self) -> None:
+        """Handle requests that are ready and send responses."""
         self._turn_is_due = False
         if self.is_closed:
             return
         self._now = self._loop.time()
         try:
-            if answered is not None:
-                self._finish(*answered)
-            if answered is None or self._backlog.is_waiting:
-                self._answer_requests()
-            self._flush()
-            self._review_reading()
+            self._answer_requests()
+            self._end_turn()
         except Exception:
             log.exception("connection_crashed", peer=self._peer)
             self._abort("internal error")
+
+    def _turn_with(self, arrival: Arrival, request: Request, response: Response) -> None:
+        """Send the response of a request that was awaited, and handle those behind it."""
+        self._turn_is_due = False
+        if self.is_closed:
+            return
+        self._now = self._loop.time()
+        try:
+            self._finish(arrival, request, response)
+            if self._backlog.is_waiting:
+                self._answer_requests()
+            self._end_turn()
+        except Exception:
+            log.exception("connection_crashed", peer=self._peer)
+            self._abort("internal error")
+
+    def _end_turn(self) -> None:
+        if self._out:
+            self._flush()
+        if not self.is_closed and self._backlog.is_full != self._is_paused:
+            self._review_reading()
 
     def _answer_requests(self) -> None:
         backlog = self._backlog
@@ -411,6 +419,8 @@ class Connection(asyncio.Protocol):
                     self._out.append(CONTINUE)
                 return
             self._answer(arrival)
+            if self._task is not None:
+                return
             if self._out_bytes > MAX_UNSENT_BYTES:
                 self._flush()
 
@@ -449,7 +459,7 @@ class Connection(asyncio.Protocol):
             result = self._failure(request, result)
         if isinstance(result, Response):
             self._task = self._answering = None
-            self._turn(Answered(arrival, request, result))
+            self._turn_with(arrival, request, result)
         else:
             self._task = self._shared.tasks.create_task(self._await_answer(arrival, request, result))
 
@@ -464,7 +474,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - a bug costs one request
             response = self._failure(request, error)
         self._task = self._answering = None
-        self._turn(Answered(arrival, request, response))
+        self._turn_with(arrival, request, response)
 
     def _failure(self, request: Request, error: BaseException) -> Response:
         if isinstance(error, Refused):
@@ -515,9 +525,7 @@ class Connection(asyncio.Protocol):
             self._out_bytes = 0
 
     def _review_reading(self) -> None:
-        """Pause or resume reading, depending on the backlog."""
-        if self.is_closed or self._backlog.is_full == self._is_paused:
-            return
+        """Pause reading, or resume it."""
         self._is_paused = not self._is_paused
         if self._is_paused:
             self._transport.pause_reading()

@@ -268,7 +268,9 @@ class RestApi:
             or AUTHORIZATION in request.headers
         ):
             return self._authenticated(request)
-        return self._limited(request, ANONYMOUS_CALLER)
+        if self._quotas.is_active:
+            return self._limited(request, ANONYMOUS_CALLER)
+        return self._served(request, ANONYMOUS_CALLER)
 
     def _authenticated(self, request: Request) -> Response | Awaitable[Response]:
         """Serve a request whose client has to say who it is, or does so."""
@@ -350,13 +352,14 @@ class RestApi:
                 stored = tenancy.to_stored(tenant)
                 parameters, body = stored(parameters), stored(body)
             call = Call(self._backend, request, parameters, body, caller)
-            if endpoint.rights and not call.sees_all:
+            is_limited = self._access.limits(caller)
+            if is_limited and endpoint.rights:
                 rights.check(self._access, endpoint.rights, call)
             if self._metadata.may_be_behind and self._is_topic_unknown(endpoint, call):
                 late = self._after_catching_up(endpoint, call)
                 return self._awaited(endpoint, call, late, began_at, tenant)
             answer = route.handler(call)
-            if isinstance(answer, Later) and (call.sees_all or not endpoint.may_wait):
+            if isinstance(answer, Later) and not (is_limited and endpoint.may_wait):
                 return answer.then(partial(self._answered, endpoint, call, began_at, tenant))
             if isinstance(answer, Awaitable):
                 return self._awaited(endpoint, call, answer, began_at, tenant)

@@ -86,12 +86,24 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     delay: Duration | UnsetType = UNSET
     deliver_at: Timestamp | UnsetType = UNSET
 
+    @property
+    def has_only_value(self) -> bool:
+        """Whether nothing is given beside the value."""
+        # Fields of different types are the same object only if neither is set.
+        return (
+            self.key is self.key_base64 is self.headers is self.partition is self.timestamp
+            is self.priority is self.delay_ms is self.delay is self.deliver_at
+        )  # fmt: skip
+
     def to_message(self, now_ms: int, at: str = "") -> Message:
         """Convert to a message of the publisher; `at` is the JSON pointer of the message."""
         if self.value is UNSET and self.value_base64 is UNSET:
             raise InvalidInput(f"{at}/value: missing; use null for a tombstone", f"{at}/value")
+        value = _bytes(self.value, self.value_base64, at, "value")
+        if self.has_only_value:
+            return Message(value=value)
         return Message(
-            value=_bytes(self.value, self.value_base64, at, "value"),
+            value=value,
             key=_bytes(self.key, self.key_base64, at, "key"),
             headers=() if self.headers is UNSET else _headers(self.headers),
             partition=None if self.partition is UNSET else self.partition,

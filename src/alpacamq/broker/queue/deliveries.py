@@ -57,6 +57,7 @@ class Receipt(NamedTuple):
     generation: int
 
 
+@lru_cache(maxsize=1024)
 def check_group(group: str) -> None:
     """Raise InvalidGroupId for a name that does not fit into a receipt."""
     if not group:

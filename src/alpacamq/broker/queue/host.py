@@ -188,6 +188,52 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int = 32 << 20
 
 
+class _Receiving:
+    """A receive of an engine on this broker; takes its reply for a client that may have gone by then."""
+
+    __slots__ = ("_host", "_release", "_reply", "_request", "_watchers", "replied")
+
+    def __init__(
+        self,
+        host: Host,
+        request: ReceiveRequest,
+        watchers: TopicWatchers | None,
+        release: Callable[[QueueId, Sequence[Acquired]], None],
+    ) -> None:
+        """`watchers` wake the engine until the receive is over; None if it does not wait."""
+        self._host = host
+        self._request = request
+        self._watchers = watchers
+        self._release = release
+        self._reply: ReceiveReply | AlpacaError | None = None
+        # What the client waits for, until it is known: afterwards it refers to this object.
+        self.replied: Later[ReceiveReply] | None = None
+
+    def done(self) -> bool:
+        return self._reply is not None
+
+    def set_result(self, answer: ReceiveReply | AlpacaError) -> None:
+        """Pass on the reply of the engine."""
+        self._reply = answer
+        replied, self.replied = self.replied, None
+        if replied is None or replied.is_cancelled:
+            if isinstance(answer, ReceiveReply):
+                self._release(self._request.queue, answer.messages)  # it was on its way already
+            return
+        if self._watchers is not None:
+            self._watchers.leave(self._request.queue.topic, self._host)
+        replied.set_result(answer)
+
+    def cancel(self) -> None:
+        """Withdraw the receive, or release what it has leased."""
+        if self._reply is None:
+            if self._watchers is not None:
+                self._watchers.leave(self._request.queue.topic, self._host)
+            self._host.cancel(self)
+        elif isinstance(self._reply, ReceiveReply):
+            self._release(self._request.queue, self._reply.messages)
+
+
 class QueueHost:
     """The engines of all queues."""
 
@@ -309,34 +355,12 @@ class QueueHost:
         return answer
 
     def _receive_later(self, host: Host, request: ReceiveRequest) -> Later[ReceiveReply]:
-        topic, waits = request.queue.topic, request.wait_ms > 0
-        handle: Later[ReceiveReply] = Later()
-        reply: ReceiveReply | AlpacaError | None = None
-
-        def cancel() -> None:
-            if reply is None:
-                if waits:
-                    self._watchers.leave(topic, host)
-                host.cancel(handle)
-            elif isinstance(reply, ReceiveReply):
-                self.release(request.queue, reply.messages)
-
-        def answered(answer: ReceiveReply | AlpacaError) -> None:
-            nonlocal reply
-            reply = answer
-            if replied.is_cancelled:
-                if isinstance(answer, ReceiveReply):
-                    self.release(request.queue, answer.messages)  # it was on its way already
-                return
-            if waits:
-                self._watchers.leave(topic, host)
-            replied.set_result(answer)
-
-        replied: Later[ReceiveReply] = Later(cancel)
-        handle.when_done(answered)
+        waits = request.wait_ms > 0
+        receiving = _Receiving(host, request, self._watchers if waits else None, self.release)
+        replied = receiving.replied = Later(receiving.cancel)
         if waits:
-            self._watchers.wait(topic, host)
-        host.submit_to(handle, request)
+            self._watchers.wait(request.queue.topic, host)
+        host.submit_to(receiving, request)
         return replied
 
     def _check(self, queue: QueueId) -> None:

@@ -321,8 +321,9 @@ class BacklogReader:
         return self._topics.image.topics.get(TopicName(name))
 
     def config(self, topic: str) -> TopicConfig | None:
-        found = self.topic(topic)
-        return None if found is None else self._topics.config_of(found)
+        topics = self._topics
+        found = topics.image.topics.get(TopicName(topic))
+        return None if found is None else topics.config_of(found)
 
     def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
         if (found := self._views.find(topic, partition)) is None:

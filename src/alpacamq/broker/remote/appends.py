@@ -419,5 +419,5 @@ def placed(partition: Partition, append: Append) -> Placed | AlpacaError:
         outcome.base_offset,
         outcome.next_offset,
         append.header.max_timestamp,
-        {} if traces is None else traces.ids(outcome.base_offset, outcome.next_offset),
+        traces.ids(outcome.base_offset, outcome.next_offset) if traces and traces.has_offsets else {},
     )

@@ -189,7 +189,7 @@ class StateMachineTopic(Generic[M]):
 
     def index_of(self, key: str) -> int:
         """Return the partition that `key` belongs to; the topic exists."""
-        return crc32c(key.encode()) % self.count
+        return crc32c(key.encode()) % self._topics.image.topics[self.topic].partitions
 
     async def broker_of(self, key: str) -> BrokerId:
         """Return the broker that hosts the machine of `key`, after creating the topic if necessary.

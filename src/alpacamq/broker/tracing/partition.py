@@ -488,7 +488,8 @@ class PartitionTraces:
     @property
     def has_offsets(self) -> bool:
         """Whether messages are sampled, or some are remembered."""
-        return bool(self.offsets.period or self.offsets.has_known)
+        offsets = self.offsets
+        return offsets.period > 0 or offsets.has_known
 
     @property
     def may_be_read(self) -> bool:

@@ -80,7 +80,6 @@ class PublishedMessages(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
 
 
-_ONLY_MESSAGES = OneOrMore()
 _Answer = Callable[[Sequence[Published | AlpacaError]], PublishedMessage | PublishedMessages]
 
 
@@ -104,7 +103,7 @@ def publish(call: Call[OfTopic, OneOrMore]) -> Later[PublishedMessage | Publishe
 
 
 def _has_fields(body: OneOrMore) -> bool:
-    return msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES
+    return not (body.value is body.value_base64 is UNSET and body.has_only_value)
 
 
 def _origin(call: Call[Any, Any]) -> Origin:
@@ -143,9 +142,9 @@ def to_messages(messages: Sequence[NewMessage], now_ms: int) -> list[Message]:
 def published_messages(topic: str, results: Sequence[Published | AlpacaError]) -> PublishedMessages:
     """Return the results of a batch; if all failed with the same error, raise it."""
     refused = [result for result in results if isinstance(result, AlpacaError)]
-    if len(refused) == len(results) and len({type(error) for error in refused}) == 1:
+    if refused and len(refused) == len(results) and len({type(error) for error in refused}) == 1:
         raise refused[0]
-    return PublishedMessages(topic=topic, results=[_result(each) for each in results], errors=len(refused))
+    return PublishedMessages(topic=topic, results=[*map(_result, results)], errors=len(refused))
 
 
 def _of_one(results: Sequence[Published | AlpacaError]) -> PublishedMessage:
@@ -164,10 +163,13 @@ def _of_one(results: Sequence[Published | AlpacaError]) -> PublishedMessage:
 
 
 def _result(result: Published | AlpacaError) -> MessageResult:
-    if isinstance(result, AlpacaError):
+    if isinstance(result, Published):
+        if result.offset is not None and result.trace_id is None:
+            return MessageResult(
+                partition=result.partition, timestamp=result.timestamp_ms, offset=result.offset
+            )
+    else:
         return MessageResult(error=problem_of(result))
-    if result.offset is not None and result.trace_id is None:
-        return MessageResult(partition=result.partition, timestamp=result.timestamp_ms, offset=result.offset)
     return MessageResult(
         partition=result.partition,
         timestamp=result.timestamp_ms,
