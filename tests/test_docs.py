@@ -519,6 +519,34 @@ def test_documented_make_targets_exist(page: Path) -> None:
     assert named <= targets
 
 
+def test_every_statement_about_another_system_has_a_source() -> None:
+    """Of the comparison: a link for each cell, but those that deny a feature or name the own protocol."""
+    text = (DOCS / "comparison.md").read_text()
+    features, sources = (
+        [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in part.splitlines()
+            if line.startswith("| ")
+        ]
+        for part in (
+            text.partition("## Feature by feature")[2].partition("\n## ")[0],
+            text.partition("## Sources")[2],
+        )
+    )
+    found = dict(sources[1:])
+    for name, _, *cells in features[1:]:
+        for system, cell in zip(
+            ("Kafka", "Redpanda", "RabbitMQ", "NATS", "Pulsar", "SQS"), cells, strict=True
+        ):
+            is_own = (name, system) in {
+                ("Kafka clients", "Kafka"),
+                ("AWS SDKs for SQS", "SQS"),
+                ("plain HTTP", "SQS"),
+            }
+            if not is_own and cell not in {"no", "nothing", "a service", "the service's own"}:
+                assert f"{system}: [" in found[name], f"{name}: {system}"
+
+
 def test_every_dependency_is_explained() -> None:
     declared = set(re.findall(r'^    "([a-z0-9-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
     reasons = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]

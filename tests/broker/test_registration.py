@@ -99,7 +99,7 @@ async def test_contact_is_lost_when_the_controller_is_silent_and_found_when_it_a
 
 
 async def test_contact_is_never_lost_by_the_only_node(tmp_path: Path) -> None:
-    """A full disk may keep it from answering its own heartbeats, and nobody else can lead."""
+    """A full disk may keep it from answering its own heartbeats, and no other node can lead."""
     controller = Controller()
     controller.is_alone = True
     async with registered(tmp_path, controller) as registration:

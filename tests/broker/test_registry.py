@@ -84,7 +84,7 @@ async def test_large_schemas_are_parsed_one_at_a_time(
             ]
             assert await asyncio.to_thread(began.acquire, timeout=30)
             large[0].cancel()
-            # Smaller ones do not wait, and a client that leaves gives its turn to nobody.
+            # Smaller ones do not wait, and a client that leaves gives its turn to no other.
             await broker.registry.parse(padded(LARGE_CHARACTERS - 10))
             assert not began.acquire(blocking=False)
         finally:

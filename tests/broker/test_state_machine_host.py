@@ -517,15 +517,15 @@ async def test_a_machine_is_served_once_what_was_loaded_is_committed(host: Host)
     async with host.running() as shard:
         partition = shard.partition
         partition.high_watermark -= 1  # as if other replicas lacked the last record
-        asking = asyncio.create_task(read(shard, b"a"))
+        pending = asyncio.create_task(read(shard, b"a"))
         while not host.made[-1].replayed:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not asking.done()
+        assert not pending.done()
         assert shard.machine is None
         partition._advance_high_watermark(partition.end_offset, 1)
-        assert await asking == 1
+        assert await pending == 1
 
 
 async def test_a_stopped_host_says_which_requests_may_have_taken_effect(

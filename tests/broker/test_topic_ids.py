@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again starts fresh, also if nobody hears of the deletion.
+"""A topic that is deleted and created again starts fresh, even if no client hears of the deletion.
 
 And one that exists, but not here, is not taken for a deleted one.
 """

@@ -233,7 +233,7 @@ def _partial_transactions(view: _View) -> Iterator[Anomaly]:
 
 
 def _offsets(view: _View) -> Iterator[Anomaly]:
-    """A group's offset never goes back behind a confirmed commit, and is one that somebody committed."""
+    """A group's offset never goes back behind a confirmed commit, and is one that a client committed."""
     asked: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     confirmed: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
     for event in view.events:

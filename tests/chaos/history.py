@@ -133,7 +133,7 @@ class Position(msgspec.Struct, frozen=True, tag="position"):
 
 
 class Leased(msgspec.Struct, frozen=True, tag="leased"):
-    """A queue consumer received a message: nobody else may have it for `lease_ms`.
+    """A queue consumer received a message: no other consumer may have it for `lease_ms`.
 
     The lease began between `asked_s` and the time of this event.
     """
@@ -271,7 +271,7 @@ class History:
         self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._lock = threading.Lock()
-        # Confirmed records, for whoever waits for the next one: partition and time.
+        # Confirmed records, for waiters for the next one: partition and time.
         self.acked: list[tuple[float, str, int]] = []
 
     def write(self, *events: Event) -> None:

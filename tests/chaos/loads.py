@@ -40,7 +40,7 @@ PARTITIONS = 6
 CALL_S = 10.0
 GIVE_UP_MS = 120_000
 FINISH_S = 90.0
-# A client with the default timeouts waits for a silent leader for 30 s, whoever leads meanwhile.
+# A client with the default timeouts waits for a silent leader for 30 s, even if another leads meanwhile.
 IMPATIENT = {"request.timeout.ms": 3000, "socket.timeout.ms": 5000}
 
 

@@ -285,7 +285,7 @@ class SqsLoad:
             region_name="us-east-1",
             aws_access_key_id="test",
             aws_secret_access_key="test",  # noqa: S106
-            # A send that is repeated by the library would be a duplicate that nobody has promised to find.
+            # A send that is repeated by the library would be a duplicate that no API promises to find.
             config=Config(retries={"total_max_attempts": 1}, connect_timeout=3, read_timeout=CALL_S),
         )
 

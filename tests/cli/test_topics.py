@@ -29,7 +29,7 @@ def test_a_created_topic_is_listed(alpacactl: Command, topic: str) -> None:
 
 
 def test_internal_topics_are_listed_with_internal(alpacactl: Command) -> None:
-    # Asking for groups and transactions makes the topics that remember them.
+    # Listing groups and transactions creates the topics that store them.
     alpacactl.ok("groups", "list")
     alpacactl.ok("transactions", "list")
     assert not any(each["internal"] for each in alpacactl.json("topics", "list"))

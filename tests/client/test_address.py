@@ -26,7 +26,7 @@ def test_addresses(text: str, expected: Address) -> None:
         pytest.param("", "no host", id="nothing"),
         pytest.param(":9092", "no host", id="a port only"),
         pytest.param("host:http", "not a port", id="a port that is no number"),
-        pytest.param("host:0", "must be from 1 to 65535", id="a port that nobody listens on"),
+        pytest.param("host:0", "must be from 1 to 65535", id="a port without a listener"),
         pytest.param("host:65536", "not a port", id="a port too large"),
         pytest.param("::1:9092", "brackets", id="IPv6 without brackets"),
     ],

@@ -72,7 +72,7 @@ def _serve(server: socket.socket, connections: tuple[list[bytes], ...]) -> None:
         pytest.param(b"", "closed the connection during GET /version", id="nothing"),
         pytest.param(b"\0\0\0\x10 kafka", "not the HTTP API", id="another protocol"),
         pytest.param(answer(b"<html>"), "not the HTTP API", id="a web page"),
-        pytest.param(answer(b'{"version":"1"}'), "not the HTTP API", id="somebody else's version"),
+        pytest.param(answer(b'{"version":"1"}'), "not the HTTP API", id="another program's version"),
         pytest.param(answer(b"<html>", "404 Not Found"), "not the HTTP API", id="a web server without"),
         pytest.param(problem("unknown-path", "404 Not Found"), "not the HTTP API", id="another of our APIs"),
         pytest.param(answer(b"{}")[:-1], "closed the connection", id="an answer cut short"),

@@ -122,7 +122,7 @@ def decision(own: Hello, *answers: Answer) -> Decision:
             Join("old", BrokerId(1), NEW.voters),
             id="a node that is not listed can join",
         ),
-        pytest.param(hello(1, cluster_id="old"), [SILENT], Member("old"), id="a member asks nobody"),
+        pytest.param(hello(1, cluster_id="old"), [SILENT], Member("old"), id="a member sends no requests"),
         pytest.param(
             hello(1, candidates=DNS),
             [answer(hello(n, candidates=DNS)) for n in (1, 2, 3)],
@@ -286,7 +286,7 @@ def test_decision(own: Hello, answers: list[Answer], expected: Decision) -> None
             [answer(hello(2, proposal=OTHER)), answer(hello(3))],
             Obstacle.PENDING,
             "node 2 has accepted cluster other",
-            id="somebody has accepted what was not sent here yet",
+            id="another node has accepted what was not sent here yet",
         ),
     ],
 )

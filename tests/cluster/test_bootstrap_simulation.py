@@ -268,7 +268,7 @@ def check_seed(seed: int) -> None:
         pytest.param("has_accepted", lambda *_: True, id="acceptance is not checked"),
         pytest.param("is_voter_of", lambda *_: True, id="the directory is not checked"),
         pytest.param("founding_problems", lambda *_: [], id="silent nodes are ignored"),
-        pytest.param("is_proposer", lambda *_: False, id="nobody proposes"),
+        pytest.param("is_proposer", lambda *_: False, id="no node proposes"),
     ],
 )
 def test_the_simulation_notices_a_missing_rule(

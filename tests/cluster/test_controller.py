@@ -729,7 +729,7 @@ def test_a_broker_that_stops_hands_over_its_leaders_first() -> None:
     assert not cluster.beat(1, wants_shutdown=True).may_shut_down
     assert [cluster.state(topic, index).isr for index in range(3)] == [(2, 3), (2, 3), (2, 3)]
     assert cluster.state(topic).leader == 2
-    assert cluster.state(only).leader == 1, "nobody else has it"
+    assert cluster.state(only).leader == 1, "no other broker has it"
     assert not cluster.beat(1, wants_shutdown=True).may_shut_down, "others do not know the new leaders"
     cluster.beat(2, applied_index=4)
     cluster.beat(3, applied_index=4)

@@ -89,10 +89,10 @@ def test_eligible_leaders(before: PartitionState, isr: str, lost: str, expected:
         pytest.param(partition("123", leader=2), "123", "123", 2, "123", "", id="a leader that can goes on"),
         pytest.param(partition("123", leader=2), "13", "13", 1, "13", "", id="the preferred replica is next"),
         pytest.param(partition("123", leader=1), "23", "3", 3, "23", "", id="only who runs"),
-        pytest.param(partition("12", leader=1), "2", "23", 2, "2", "1", id="nobody outside the in-sync set"),
+        pytest.param(partition("12", leader=1), "2", "23", 2, "2", "1", id="none outside the in-sync set"),
         pytest.param(partition("1", "23", 1), "", "23", 2, "2", "13", id="eligible ones once it is empty"),
         pytest.param(partition("1", "23", 1), "", "3", 3, "3", "12", id="an eligible one that runs"),
-        pytest.param(partition("1", "2", 1), "", "3", None, "", "12", id="nobody who has everything"),
+        pytest.param(partition("1", "2", 1), "", "3", None, "", "12", id="no complete replica"),
         pytest.param(partition("2", "1"), "2", "12", 2, "2", "1", id="in-sync before eligible ones"),
         pytest.param(partition("", "12"), "", "2", 2, "2", "1", id="an eligible one comes back"),
         pytest.param(partition("", "12"), "", "3", None, "", "12", id="another one comes back"),
@@ -111,7 +111,7 @@ def test_elections(
     ("isr", "leaving", "expected"),
     [
         pytest.param("123", "1", 2, id="another one takes over"),
-        pytest.param("1", "1", 1, id="nobody else is in sync"),
+        pytest.param("1", "1", 1, id="no other replica is in sync"),
         pytest.param("12", "12", 1, id="all are leaving"),
     ],
 )

@@ -41,7 +41,7 @@ def environment(broker: Broker, directory: Path) -> dict[str, str]:
 
 @contextmanager
 def running(command: list[str], broker: Broker, directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program; it must end when it is told to."""
+    """Run a program; it must end on SIGTERM."""
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],

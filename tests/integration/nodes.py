@@ -21,7 +21,7 @@ GRPC_ON_ANY_PORT = ("--grpc", "127.0.0.1:0")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses; other programs may take them before the test does.
+    """Return free ports; other programs may take them before the test does.
 
     Not from the range of outgoing connections: one of these would take the port of a node that is down.
     """

@@ -70,7 +70,7 @@ async def test_a_stream_ends_with_unavailable_when_the_broker_stops(broker: Brok
         work = await client.work(topic, visibility_ms=LONG_MS)
         first, *_ = await work.messages(3)
         stopping = asyncio.create_task(asyncio.to_thread(broker.stop))
-        # It still takes settlements for a moment.
+        # It still takes settlements for a short time.
         await work.send(ack=[first.delivery_id])
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await work.messages(1)

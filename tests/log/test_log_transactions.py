@@ -169,7 +169,7 @@ def test_markers_of_a_former_coordinator_are_refused(
     assert log.transactions.open_offset(ONE) == 2
     # Of another producer, which another coordinator may own.
     assert append(log, marker(OTHER, committed=True, coordinator_epoch=2, number=1)) == [(4, 5, False)]
-    # A repeated marker was written, whoever asks.
+    # A repeated marker was written, for every caller.
     assert append(log, marker(ONE, committed=True, coordinator_epoch=6, number=1)) == [(1, 2, True)]
 
 

@@ -502,7 +502,7 @@ HISTORY = EpochHistory([EpochStart(1, 0), EpochStart(3, 10), EpochStart(4, 20)])
         pytest.param(3, 25, (3, 20), id="more in a former epoch"),
         pytest.param(2, 15, (1, 10), id="an epoch that the leader never saw"),
         pytest.param(2, 5, (1, 10), id="the same, but before its end"),
-        pytest.param(5, 30, (4, 30), id="led an epoch before ours that reached nobody"),
+        pytest.param(5, 30, (4, 30), id="led an epoch before ours that reached no follower"),
         pytest.param(6, 31, (4, 30), id="records of our epoch that are not ours"),
     ],
 )

@@ -248,7 +248,7 @@ def _describe(state: PartitionState) -> str:
 
 
 def _names(replicas: Replicas) -> str:
-    return " ".join(map(str, sorted(replicas))) or "nobody"
+    return " ".join(map(str, sorted(replicas))) or "none"
 
 
 def _describe_broker(former: BrokerRegistration | None, broker: BrokerRegistration) -> str:
@@ -410,7 +410,7 @@ class Cluster:
             producer.next()
 
     def command(self, command: AnyCommand) -> None:
-        """Have a node that runs send a command; nobody waits for the reply."""
+        """Have a node that runs send a command, without waiting for the reply."""
         running = [node for node in self.nodes.values() if node.is_up and not node.is_paused]
         if running:
             node = self.random.choice(running)

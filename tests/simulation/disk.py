@@ -197,7 +197,7 @@ class SimDisk:
         if incarnation != node.incarnation or not node.is_up:
             return
         if self.fail_next_sync:
-            # After a failed fsync nobody knows what is stored: the process must not go on.
+            # After a failed fsync it is unknown what is stored: the process must not go on.
             self.fail_next_sync = False
             node.simulation.trace("sync-failed", node.id)
             node.crash_for(RESTART_US)

@@ -313,7 +313,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     def _has_whole_records(self, tls: ssl.SSLObject) -> bool:
         """Return whether there is something to decrypt.
 
-        Asking TLS to decrypt a part of a record raises an error, which takes as long as a small record.
+        Decrypting a part of a record raises an error, which takes as long as a small record.
         """
         return self._incoming.pending > self._partial_bytes or tls.pending() > 0
 

@@ -196,7 +196,7 @@ class Member:
     def join_step(self) -> str:
         """Return what a node that joins its cluster waits for."""
         if self._metadata is None:
-            return "asking the other nodes"
+            return "contacting the other nodes"
         if (controller := self._metadata.controller_id) is None:
             return "no controller is known; a majority of the voters must run"
         return f"registering at the controller, node {controller}"

@@ -140,6 +140,4 @@ class TenantUsage:
         """Raise TenantLimitReached for a new group of a tenant that has as many as it may."""
         groups = self._groups_of.get(tenant)
         if groups is not None and group not in groups and split_id(group)[1] != BUILT_IN_GROUP:
-            raise TenantLimitReached(
-                f"too many groups: the tenant has {len(groups)}, and its limit is reached"
-            )
+            raise TenantLimitReached(f"too many groups: the tenant has reached its limit with {len(groups)}")

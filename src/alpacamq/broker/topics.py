@@ -513,7 +513,7 @@ class Topics:
                 topic = await self._metadata.ask(command)
                 break
             except InvalidUpdateVersion:
-                # Somebody else was faster; their change is on its way to this image.
+                # Another client was faster; its change is on its way to this image.
                 await asyncio.sleep(0.01)
         if not dry_run:
             await self._applied_to(topic.id)

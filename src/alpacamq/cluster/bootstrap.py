@@ -83,7 +83,7 @@ BOOTSTRAP_VALUES: tuple[type[msgspec.Struct], ...] = (AskHello, Propose)
 
 
 class Answer(NamedTuple):
-    """The result of asking one candidate: its answer, or None and the problem. `place` is for the log."""
+    """The answer of one candidate, or None and the problem. `place` is for the log."""
 
     place: str
     hello: Hello | None
@@ -156,7 +156,7 @@ Decision = Wait | Accept | SendProposal | Found | Join | Member
 
 
 def decide(own: Hello, answers: Sequence[Answer], new_cluster_id: Callable[[], str]) -> Decision:
-    """Return what to do after one round of asking all candidates except this node."""
+    """Return what to do after one round of requests to all candidates except this node."""
     if own.state.cluster_id:
         return Member(own.state.cluster_id)
     hellos = [answer.hello for answer in answers if answer.hello is not None]

@@ -49,7 +49,7 @@ from .placement import replacement
 from .sessions import Sessions
 from .topics import UNCLEAN, cluster_setting, configured_min_isr
 
-NOBODY: frozenset[int] = frozenset()
+NO_BROKERS: frozenset[int] = frozenset()
 
 
 class PartitionControl:
@@ -66,7 +66,7 @@ class PartitionControl:
 
     # Rules
 
-    def can_lead(self, broker_id: int, partition: PartitionId, leaving: Collection[int] = NOBODY) -> bool:
+    def can_lead(self, broker_id: int, partition: PartitionId, leaving: Collection[int] = NO_BROKERS) -> bool:
         """Return whether a replica may lead, if it holds everything committed."""
         broker = self._image.brokers.get(BrokerId(broker_id))
         return (
@@ -108,7 +108,7 @@ class PartitionControl:
         )
 
     def _electorate(
-        self, partition: PartitionId, leaving: Collection[int] = NOBODY, *, is_unclean: bool = False
+        self, partition: PartitionId, leaving: Collection[int] = NO_BROKERS, *, is_unclean: bool = False
     ) -> Electorate:
         topic = self.topic_of(partition)
         brokers = self._image.brokers
@@ -135,7 +135,7 @@ class PartitionControl:
 
     def fenced(self, broker_id: BrokerId, *, is_data_lost: bool = False) -> None:
         """Move leaders off a broker that does not run any more, and take its replicas out of sync."""
-        lost = {broker_id} if is_data_lost else NOBODY
+        lost = {broker_id} if is_data_lost else NO_BROKERS
         for partition, state in self._replicas_on(broker_id):
             if is_data_lost or broker_id in state.isr:
                 self._put(

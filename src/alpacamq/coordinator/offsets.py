@@ -420,7 +420,10 @@ def commit_offsets(
         if not _is_of_known_topic(each, id_of):
             error = UnknownTopic(f"topic {each.topic!r} with id {each.topic_id} is unknown")
         elif len(each.metadata.encode()) > max_metadata_bytes:
-            error = OffsetMetadataTooLarge(f"offset metadata must be at most {max_metadata_bytes} bytes")
+            error = OffsetMetadataTooLarge(
+                f"the metadata of the offset of {each.topic}-{each.partition} is longer than "
+                f"{max_metadata_bytes} bytes"
+            )
         else:
             committed = CommittedOffset(
                 offset=each.offset,

@@ -1,5 +1,6 @@
 """Reads a log: slices for readers, searches by timestamp; tells damage from a bad index."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from .storage import FileHandles, Handle, Storage
 MAX_POSITIONS = 64
 # Larger batches, decompressed, are searched by their headers.
 SEARCHED_BYTES = 64 << 20
+# In the name of a partition's directory, after topic and number.
+_TOPIC_ID = re.compile(r"\.[0-9a-f]{12}$")
 
 
 class Slice:
@@ -252,6 +255,11 @@ class TimestampSearch(msgspec.Struct, frozen=True):
 ATTEMPTS = 5
 
 
+def partition_name(directory: Path) -> str:
+    """Return topic-number, from the name of a partition's directory."""
+    return _TOPIC_ID.sub("", directory.name)
+
+
 class LogReader:
     """Reads the segments of one log. `verify` and `search` may run in any thread."""
 
@@ -307,9 +315,8 @@ class LogReader:
 
     def out_of_range(self, offset: int, start_offset: int) -> OffsetOutOfRange:
         end_offset = self._segments.active.next_offset
-        return OffsetOutOfRange(
-            f"offset {offset} lies outside {start_offset} to {end_offset} of {self._directory.name}"
-        )
+        name = partition_name(self._directory)
+        return OffsetOutOfRange(f"offset {offset} lies outside {start_offset} to {end_offset} of {name}")
 
     def verify(self, part: Slice) -> None:
         """Verify unchecked bytes up to the end of the slice.

@@ -246,11 +246,11 @@ class DataDirectoryInUse(AlpacaError):
 
 
 class PolicyViolation(AlpacaError):
-    """The topic's cleanup policy does not allow the operation."""
+    """The topic is compacted or internal, or the tenant is not empty, which forbids the operation."""
 
 
 class InvalidGroupId(AlpacaError):
-    """Invalid group id: must not be empty."""
+    """The group id is empty, too long for a queue, or not valid Unicode."""
 
 
 class GroupIdNotFound(AlpacaError):
@@ -258,7 +258,7 @@ class GroupIdNotFound(AlpacaError):
 
 
 class TooManyGroups(AlpacaError):
-    """The broker has reached its maximum number of groups."""
+    """The broker has reached its maximum number of groups or queues."""
 
 
 class GroupMaxSizeReached(AlpacaError):
@@ -452,7 +452,7 @@ class QuotaExceeded(AlpacaError):
 
 
 class UnsupportedQuotaEntity(AlpacaError):
-    """There are no quotas of this type of entity."""
+    """A filter of quotas names an unknown type of entity."""
 
 
 class AuthenticationFailed(AlpacaError):
@@ -500,7 +500,7 @@ class InvalidAcl(AlpacaError):
 
 
 class SecurityDisabled(AlpacaError):
-    """Access rules are not in force."""
+    """Access rules, or logins, are not in force on this broker."""
 
 
 class FeatureNotEnabled(AlpacaError):

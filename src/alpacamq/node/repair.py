@@ -29,6 +29,7 @@ from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.inspection import PartitionState, inspect_partition
 from alpacamq.log.partition_log import DELETED, PartitionLog
+from alpacamq.log.reader import partition_name
 from alpacamq.log.repair import (
     Change,
     FileRange,
@@ -221,7 +222,7 @@ class _Repair:
                 yield Finding(
                     file=self._name(path),
                     kind="state snapshot",
-                    partition=_partition_name(path.parent),
+                    partition=partition_name(path.parent),
                     reason=str(error),
                     affects="duration of the next start: the shard is loaded from its log",
                     choices=[Action.REBUILD],
@@ -246,7 +247,7 @@ class _Repair:
         )
 
     def _partition_findings(self, state: PartitionState) -> Iterator[Finding]:
-        name = _partition_name(state.directory)
+        name = partition_name(state.directory)
         topic = name.rpartition("-")[0]
         affects = _AFFECTED.get(topic, f"readers of {name} at these offsets")
         for segment, gap in state.gaps:
@@ -345,7 +346,7 @@ class _Repair:
                     changes = fill_gaps(self._disk, state, self._backups(state.directory))
                 except NotCovered as error:
                     raise StorageFailed(
-                        f"{_partition_name(state.directory)} cannot be restored: {error}"
+                        f"{partition_name(state.directory)} cannot be restored: {error}"
                     ) from error
                 for segment, gap in state.gaps:
                     self._record(
@@ -441,11 +442,6 @@ def _only(state: PartitionState, files: set[Path]) -> PartitionState:
     if state.directory not in files:
         state.lost = None
     return state
-
-
-def _partition_name(directory: Path) -> str:
-    """Return topic-number, from the name of a partition's directory."""
-    return directory.name.rpartition(".")[0] or directory.name
 
 
 def _print(report: Report) -> None:

@@ -159,7 +159,7 @@ class QueueDirectory:
         if topic is None or self._log.config(queue_id.topic) is None:
             raise unreadable(queue_id.topic, self._log)
         if len(self._queues) >= self._limits.max_queues:
-            raise TooManyGroups(f"too many queues: the limit is {self._limits.max_queues}")
+            raise TooManyGroups(f"too many queues: queues.max_queues={self._limits.max_queues}")
         queue = self._add(queue_id, StoredQueue(self.new_generation(now_ms), {}, topic.id))
         self.output.write(queue)
         return queue

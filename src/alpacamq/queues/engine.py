@@ -95,7 +95,7 @@ class PendingReceives:
         """Add a waiting receive; raise TooManyWaiting if there are too many."""
         if not receive.is_poll and len(self._all) >= self._limits.max_waiting_receives:
             raise TooManyWaiting(
-                f"too many waiting receives: the limit is {self._limits.max_waiting_receives}"
+                f"too many waiting receives: queues.max_waiting_receives={self._limits.max_waiting_receives}"
             )
         self._all[receive.reply_to] = receive
         (receive.queue.polls if receive.is_poll else receive.queue.waiting)[receive.reply_to] = receive
@@ -131,7 +131,7 @@ class PendingReceives:
             elif room and queue.reading & receive.partitions:
                 self._schedule(receive, now_ms)
             else:
-                answer = ReceiveReply() if room else _no_room(receive.request)
+                answer = ReceiveReply() if room else _no_room(queue, receive.request)
                 replies.append(Reply(receive.reply_to, answer))
 
     def _serve_waiting(self, queue: Queue, replies: list[Reply], now_ms: int) -> None:
@@ -194,10 +194,12 @@ class PendingReceives:
             self._deadlines.put(receive)
 
 
-def _no_room(request: ReceiveRequest) -> TooManyInFlight:
+def _no_room(queue: Queue, request: ReceiveRequest) -> TooManyInFlight:
+    settings = queue.settings
     return TooManyInFlight(
-        f"consumer {request.consumer!r} or group {request.queue.group!r} has reached "
-        "queue.max.in.flight or queue.max.in.flight.total"
+        f"too many unacknowledged messages: consumer {request.consumer!r} has reached "
+        f"queue.max.in.flight={settings.queue_max_in_flight}, or group {request.queue.group!r} "
+        f"queue.max.in.flight.total={settings.queue_max_in_flight_total}"
     )
 
 
@@ -327,7 +329,7 @@ class QueueEngine:
             self._receives.add(receive, now_ms)
             return None
         if not room:
-            raise _no_room(request)
+            raise _no_room(queue, request)
         return ReceiveReply()
 
     def _release_consumer(

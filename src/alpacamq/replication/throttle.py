@@ -12,7 +12,7 @@ from alpacamq.model.ids import BrokerId
 BURST_MS = 1000
 # Less is not worth a read, unless the rate is low.
 MIN_ROOM = 256 << 10
-# How long to wait at most before asking again: the rate may have changed.
+# The longest wait before the rate is read again: it may have changed.
 MAX_WAIT_MS = 1000
 
 _ALL = "*"

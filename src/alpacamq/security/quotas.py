@@ -214,7 +214,9 @@ class QuotaFilter:
             if not type_:
                 raise InvalidRequest("a filter component needs an entity type")
             if type_ not in ENTITY_TYPES:
-                raise UnsupportedQuotaEntity(f"unknown entity type {type_[:MAX_NAME_LENGTH]!r}")
+                raise UnsupportedQuotaEntity(
+                    f"unknown entity type {type_[:MAX_NAME_LENGTH]!r}; known are {', '.join(ENTITY_TYPES)}"
+                )
         if len(set(types)) < len(types):
             raise InvalidRequest("a filter names each entity type once")
         if IP in types and len(types) > 1:

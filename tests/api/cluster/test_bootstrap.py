@@ -66,7 +66,7 @@ async def test_three_empty_nodes_found_one_cluster(tmp_path: Path) -> None:
         assert len(set(clusters)) == 1
         assert {len(node.directory.identity.voters) for node in nodes} == {3}
         assert all(node.bootstrap.problems == () for node in nodes)
-    # All know it after a restart, without asking anybody.
+    # All know it after a restart, without a request.
     async with starting(tmp_path, 2) as (node,):
         assert await node.bootstrap.run() == clusters[0]
 

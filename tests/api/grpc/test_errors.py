@@ -7,7 +7,7 @@ from grpclib.const import Status
 import alpacamq.api.grpc.services  # noqa: F401 - imports whatever a call can meet
 from alpacamq.api.grpc.errors import CODES, InvalidField, to_status
 from alpacamq.model.errors import AlpacaError, CoordinatorLoading, QuotaExceeded, UnknownTopic
-from tests.api.rest.test_errors import BEFORE_DOORS, errors
+from tests.api.rest.test_errors import BEFORE_LISTENERS, errors
 
 from .client import Refusal
 
@@ -31,7 +31,7 @@ ERRORS = sorted(
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_a_code(error: type[AlpacaError]) -> None:
-    assert error in CODES or error.__name__ in BEFORE_DOORS
+    assert error in CODES or error.__name__ in BEFORE_LISTENERS
 
 
 def test_no_error_is_a_success() -> None:

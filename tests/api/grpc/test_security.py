@@ -1,4 +1,4 @@
-"""Who may call: authentication, access rules, quotas, tenants, and what becomes of open streams."""
+"""Who may call: authentication, access rules, quotas, tenants, and the end of open streams."""
 
 import asyncio
 import time

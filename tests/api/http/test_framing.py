@@ -102,7 +102,7 @@ SMUGGLED = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
         pytest.param("GET / http/1.1\r\nHost: a\r\n\r\n", id="http in small letters"),
         pytest.param("get / HTTP/1.1\r\nHost: a\r\n\r\n", id="method in small letters"),
         pytest.param(" GET / HTTP/1.1\r\nHost: a\r\n\r\n", id="space before the method"),
-        pytest.param("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2 without asking"),
+        pytest.param("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2 without an upgrade"),
         pytest.param("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
     ],
 )

@@ -14,7 +14,7 @@ PARTITIONS = 2
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("door") / "data", config=KEPT)
+    broker = Broker(tmp_path_factory.mktemp("broker") / "data", config=KEPT)
     try:
         yield broker.start()
     finally:

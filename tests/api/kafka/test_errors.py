@@ -12,7 +12,7 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import APIS, ApiKey
 
 # Raised before any API is open, so that no client can meet them.
-BEFORE_DOORS = {"CannotListen", "ConfigError"}
+BEFORE_LISTENERS = {"CannotListen", "ConfigError"}
 
 
 def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
@@ -40,7 +40,7 @@ ERRORS: list[type[AlpacaError]] = sorted(
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
-    assert error in CODES or error.__name__ in BEFORE_DOORS
+    assert error in CODES or error.__name__ in BEFORE_LISTENERS
 
 
 def test_every_advertised_request_has_a_handler() -> None:

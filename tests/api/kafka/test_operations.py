@@ -1,4 +1,4 @@
-"""Authorized operations: without access control a client may do everything, and is told so if it asks.
+"""Authorized operations: without access control a client may do everything, and responses say so on request.
 
 The sets are those that Apache Kafka 4.1 answers without an authorizer.
 """

@@ -11,7 +11,7 @@ from alpacamq.api.rest.table import ROUTES
 from alpacamq.model.errors import AlpacaError, CoordinatorLoading
 
 # Raised before any API is open, so that no client can meet them.
-BEFORE_DOORS = {"CannotListen", "ConfigError"}
+BEFORE_LISTENERS = {"CannotListen", "ConfigError"}
 # Of clients and other APIs, which other tests may have imported.
 ELSEWHERE = (
     "alpacamq.registry.",
@@ -40,7 +40,7 @@ ERRORS: list[type[AlpacaError]] = sorted(
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
-    assert error in CODES or error.__name__ in BEFORE_DOORS
+    assert error in CODES or error.__name__ in BEFORE_LISTENERS
 
 
 def test_no_error_is_answered_as_a_success() -> None:

@@ -19,7 +19,7 @@ async def test_the_partitions_of_a_topic_under_creation_are_not_ready(tmp_path: 
         making = asyncio.create_task(broker.topics.create("made", partitions=20))
         try:
             async with asyncio.timeout(30):
-                while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - nobody tells
+                while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(0)
             with pytest.raises(PartitionNotReady, match="is being opened"):
                 broker.topics.every_partition_of("made")

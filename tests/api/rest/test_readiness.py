@@ -30,7 +30,7 @@ SystemDisk.names = slow_names
 STALL_S = 3.0
 
 
-def asking(address: str) -> Callable[[str], httpx.Response | None]:
+def client_of(address: str) -> Callable[[str], httpx.Response | None]:
     """Send a request on a new connection; None while the port is closed."""
 
     def ask(path: str) -> httpx.Response | None:
@@ -74,7 +74,7 @@ def recovering(new_broker: NewBroker, tmp_path: Path) -> tuple[Broker, Path]:
 
 def test_a_recovering_broker_reports_its_progress(recovering: tuple[Broker, Path]) -> None:
     broker, release = recovering
-    ask = asking(broker.http_address)
+    ask = client_of(broker.http_address)
     eventually(lambda: (answer := ask("/readyz")) is not None and "partition 1 of 2" in answer.text)
 
     for path in ("/readyz", "/healthz"):
@@ -86,7 +86,7 @@ def test_a_recovering_broker_reports_its_progress(recovering: tuple[Broker, Path
     assert alive is not None
     assert alive.status_code == 200
     for address in (broker.http_address, broker.sqs_address):
-        refused = asking(address)("/topics")
+        refused = client_of(address)("/topics")
         assert refused is not None
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
@@ -107,7 +107,7 @@ def test_a_client_that_retries_after_recovery_is_served_on_the_same_connection(
     recovering: tuple[Broker, Path],
 ) -> None:
     broker, release = recovering
-    eventually(lambda: asking(broker.http_address)("/livez") is not None)
+    eventually(lambda: client_of(broker.http_address)("/livez") is not None)
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as client:
         assert client.get("/topics").status_code == 503
         release.touch()
@@ -119,7 +119,7 @@ def test_a_broker_stopped_during_recovery_ends_cleanly(
     recovering: tuple[Broker, Path],
 ) -> None:
     broker, release = recovering
-    eventually(lambda: asking(broker.http_address)("/livez") is not None)
+    eventually(lambda: client_of(broker.http_address)("/livez") is not None)
     broker.process.send_signal(signal.SIGTERM)
     release.touch()
     assert broker.exit_code() == 0

@@ -11,7 +11,7 @@ import pytest
 from .problems import refused, wrong_field
 
 SPAN = "b7ad6b7169203331"
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def publish(http: httpx.Client, topic: str, **fields: Any) -> str:
@@ -37,7 +37,7 @@ def test_a_trace_is_shown_from_its_first_step_to_its_last(http: httpx.Client, ma
         "at", "name", "span_id", "parent_span_id", "topic", "partition", "offset", "group", "consumer",
         "door", "attributes",
     }  # fmt: skip
-    assert all(MOMENT.fullmatch(event["at"]) for event in shown["events"])
+    assert all(TIMESTAMP.fullmatch(event["at"]) for event in shown["events"])
     assert [event["name"] for event in (received, partitioned, persisted)] == [
         "publish.received", "publish.partitioned", "publish.persisted",
     ]  # fmt: skip

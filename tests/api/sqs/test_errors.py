@@ -10,7 +10,7 @@ from alpacamq.api.sqs.errors import CODES, Kind
 from alpacamq.model.errors import AlpacaError
 
 # Raised before any API is open, so that no client can meet them.
-BEFORE_DOORS = {"CannotListen", "ConfigError"}
+BEFORE_LISTENERS = {"CannotListen", "ConfigError"}
 
 
 def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
@@ -28,7 +28,7 @@ OURS = [
 
 @pytest.mark.parametrize("error", OURS)
 def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
-    assert error in CODES or error.__name__ in BEFORE_DOORS
+    assert error in CODES or error.__name__ in BEFORE_LISTENERS
 
 
 def test_no_two_faults_share_a_name() -> None:

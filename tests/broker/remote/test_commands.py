@@ -44,14 +44,14 @@ async def test_repeatable_commands_outlast_a_change_of_the_controller(tmp_path: 
     """Also those of the controller's own node, which it has proposed and cannot know to be committed."""
     async with three_brokers(tmp_path) as cluster:
         controller = next(each for each in cluster.brokers.values() if each.metadata.is_controller)
-        asking = [
+        pending = [
             asyncio.ensure_future(broker.metadata.ask(AllocateProducerIds(count=1)))
             for _ in range(20)
             for broker in cluster.brokers.values()
         ]
         await asyncio.sleep(0)  # the first ones are proposed
         controller.metadata.quorum.transfer_leadership()
-        blocks = await asyncio.gather(*asking)
+        blocks = await asyncio.gather(*pending)
         assert len({block.first for block in blocks}) == 60
         assert not controller.metadata.is_controller
 
@@ -84,9 +84,9 @@ async def test_a_node_that_is_behind_knows_the_topics_created_through_others(tmp
             sqs = SqsApi(behind, SqsSettings())(Request("POST", "/", "", target, send, "127.0.0.1:1"))
             assert isinstance(http, Awaitable)
             assert isinstance(sqs, Awaitable)
-            asking = [asyncio.ensure_future(http), asyncio.ensure_future(sqs)]
-            await asyncio.wait(asking, timeout=0.1)
-        assert [response.status for response in await asyncio.gather(*asking)] == [200, 200]
+            pending = [asyncio.ensure_future(http), asyncio.ensure_future(sqs)]
+            await asyncio.wait(pending, timeout=0.1)
+        assert [response.status for response in await asyncio.gather(*pending)] == [200, 200]
 
 
 RESOURCE: dict[str, Any] = {"resource_type": 2, "resource_name": "letters"}
@@ -123,9 +123,9 @@ async def test_a_kafka_client_uses_a_topic_through_a_node_that_is_behind(
             with held_back(behind):
                 await controller.topics.create("letters", partitions=1)
                 assert TopicName("letters") not in behind.topics.image.topics
-                asking = asyncio.ensure_future(asyncio.to_thread(wire.ask, request_))
-                await asyncio.wait([asking], timeout=0.1)
-            response: Any = await asking
+                pending = asyncio.ensure_future(asyncio.to_thread(wire.ask, request_))
+                await asyncio.wait([pending], timeout=0.1)
+            response: Any = await pending
             names = ("topics", "results", "responses")
             results = next(found for name in names if (found := getattr(response, name, None)))
             # Its leader may not have opened it.

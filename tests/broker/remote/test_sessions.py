@@ -35,7 +35,7 @@ async def logged_in(cluster: ThreeBrokers) -> dict[int, Browser]:
 
 
 async def answered(cluster: ThreeBrokers, number: int, browser: Browser, status: int) -> None:
-    """Return once a node answers the browser with this status: it may be behind for a moment."""
+    """Return once a node answers the browser with this status: it may be behind for a short time."""
     applied = cluster[1].metadata.applied_index
     await cluster[number].metadata.wait_until_applied(applied)
     assert await browser.status() == status, number

@@ -206,13 +206,13 @@ async def test_cancelling_a_request_cancels_it_at_the_other_broker(
                 ended.set()
 
         monkeypatch.setattr(host, "ask", ask)
-        asking = asyncio.create_task(broker.groups.ask(DescribeRequest(group=group)))
+        pending = asyncio.create_task(broker.groups.ask(DescribeRequest(group=group)))
         async with asyncio.timeout(20):
             await began.wait()
-            asking.cancel()
+            pending.cancel()
             await ended.wait()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await pending
 
 
 async def test_a_silent_former_leader_does_not_hold_up_a_request(
@@ -232,12 +232,12 @@ async def test_a_silent_former_leader_does_not_hold_up_a_request(
             return await asyncio.Event().wait()
 
         monkeypatch.setattr(host, "ask", ask)
-        asking = asyncio.create_task(committed(broker, group))
+        pending = asyncio.create_task(committed(broker, group))
         await began.wait()
         index = host.partition.identity.partition
         await cluster.move_leader(OFFSETS_TOPIC, index, 1)
         async with asyncio.timeout(5):
-            assert await asking == 1
+            assert await pending == 1
 
 
 async def test_a_request_to_all_machines_names_the_broker_that_does_not_answer(

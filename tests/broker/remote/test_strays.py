@@ -29,7 +29,7 @@ KEPT = Topic(name=TopicName("kept"), id=TopicId(int=0xABC << 80), partitions=2)
             True,
             id="deleted topic",
         ),
-        pytest.param("lost+found", False, id="somebody else's directory"),
+        pytest.param("lost+found", False, id="another program's directory"),
     ],
 )
 def test_the_image_says_which_directories_are_stray(name: str, expected: bool) -> None:

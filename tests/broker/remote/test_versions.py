@@ -63,6 +63,6 @@ async def test_unknown_requests_fail_alone_and_say_why(tmp_path: Path) -> None:
             assert not connection.is_closed
         finally:
             connection.close("done")
-        # Nobody else notices.
+        # No other node notices.
         for broker in cluster.brokers.values():
             await broker.metadata.ask(AllocateProducerIds(count=1))

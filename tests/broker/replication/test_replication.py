@@ -39,7 +39,7 @@ async def shrinks_to(cluster: ReplicaCluster, *in_sync: int) -> None:
 
 
 async def restarted_with_damage(cluster: ReplicaCluster, node_id: int) -> Partition:
-    """Change a stored byte while a node is down; it is in sync again, and nobody has read the byte."""
+    """Change a stored byte while a node is down; it is in sync again, and no request has read the byte."""
     [path] = cluster.nodes[node_id].partition().log.directory.glob("*.log")
     await cluster.kill(node_id, flushes=True)
     data = bytearray(path.read_bytes())
@@ -113,7 +113,7 @@ async def test_the_wait_for_replicas_ends_with_the_timeout_of_the_producer(tmp_p
         assert not patient.done()
         await shrinks_to(cluster, 1)
         assert await patient == 0
-        await until(lambda: leader.high_watermark == 2, "the batch that nobody waits for")
+        await until(lambda: leader.high_watermark == 2, "the batch without a waiter")
 
 
 async def test_too_few_replicas_refuse_a_batch_before_it_is_written(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ async def test_damage_found_at_run_time_is_repaired_from_the_leader(tmp_path: Pa
         replica = await restarted_with_damage(cluster, 2)
         node = cluster.nodes[2]
         find_damage(replica)
-        # Nobody can count on it before it is emptied, nor while it is not complete.
+        # It counts as in sync neither before it is emptied nor while it is not complete.
         assert replica.end_offset == 10
         assert cluster.in_sync() == {1, 2, 3}
         cluster.heartbeat(node)
@@ -531,7 +531,7 @@ async def test_a_leader_without_contact_to_the_controller_acknowledges_nothing(t
         absence = first.topics.absence(TOPIC.encode(), 0)
         assert isinstance(absence, LeaderNotAvailable)
         assert "the controller does not answer" in str(absence)
-        # It goes on in the same epoch: nobody else was elected. Followers have fetched meanwhile.
+        # It goes on in the same epoch: no other broker was elected. Followers have fetched meanwhile.
         await heard_of(leader, 2, 2)
         epoch = cluster.state().leader_epoch
         first.set_contact(True)

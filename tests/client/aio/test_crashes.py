@@ -32,7 +32,7 @@ PATIENT = ProducerSettings(delivery_s=120.0)
 
 
 class Traffic:
-    """A producer and two members of a group, at work until they are told to stop."""
+    """A producer and two members of a group, at work until they are stopped."""
 
     def __init__(self, clusters: Callable[[], Cluster]) -> None:
         self._clusters = clusters

@@ -109,7 +109,8 @@ async def get_mode(call: Call[SettingQuery, Nothing]) -> ModeAnswer:
 
 async def set_mode(call: Call[ModeQuery, ModeBody]) -> ModeAnswer:
     if (mode := Mode.__members__.get(call.body.mode.upper())) is None:
-        raise InvalidMode(f"invalid mode {call.body.mode!r}: must be one of {', '.join(Mode)}")
+        settable = ", ".join(each for each in Mode if each is not Mode.FORWARD)
+        raise InvalidMode(f"invalid mode {call.body.mode!r}: must be one of {settable}")
     scope = call.names.scope(call.parameters.subject)
     request = SetMode(subject=scope, mode=mode, force=call.parameters.force)
     await asyncio.shield(call.broker.registry.ask(request))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Sized
 from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import inspect
 
 from alpacamq.api.http import throttling
 from alpacamq.api.http.login import AUTHORIZATION
@@ -52,6 +53,7 @@ from .handlers.publishing import PublishedMessage, PublishedMessages
 # Messages of msgspec: error and path. For keys: "... - at `key` in `$.settings`".
 _PLACED = re.compile(r"^(.*?) - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
+_INVALID_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"^Object missing required field `(.*)`$")
 
@@ -168,17 +170,40 @@ def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) 
             steps.append(name or index)
     if (unknown := _UNKNOWN_FIELD.match(text)) is not None:
         steps.append(unknown[1])
-        near = get_close_matches(unknown[1], sorted(_field_names(expected)), n=1)
+        near = get_close_matches(unknown[1], sorted(_field_names(expected) - {unknown[1]}), n=1)
         text = f"there is no {unknown[1]!r} here" + (f"; did you mean {near[0]!r}?" if near else "")
     elif (missing := _MISSING_FIELD.match(text)) is not None:
         steps.append(missing[1])
         text = "is missing"
+    elif (invalid := _INVALID_CHOICE.match(text)) is not None:
+        choices = _choices(inspect.type_info(expected), steps)
+        text = f"{invalid[1]} is not one of {', '.join(choices)}"
     else:
         text = text[:1].lower() + text[1:].replace("`", "")
     field = (steps or [""])[0]
     if is_body:
         field = "".join(f"/{_pointer_step(step)}" for step in steps)
     return InvalidInput(f"{field or 'the body'}: {text}", field)
+
+
+def _choices(kind: inspect.Type, steps: Sequence[str]) -> list[str]:
+    """Return the values of the enumeration at a place in a type; none if there is no enumeration."""
+    match kind:
+        case inspect.Metadata(type=inner):
+            return _choices(inner, steps)
+        case inspect.UnionType(types=types):
+            return next((found for each in types if (found := _choices(each, steps))), [])
+        case inspect.EnumType(cls=cls) if not steps:
+            return [str(each.value) for each in cls]
+        case inspect.LiteralType(values=values) if not steps:
+            return [str(each) for each in values]
+        case inspect.StructType(fields=fields) if steps:
+            named = [each.type for each in fields if each.encode_name == steps[0]]
+            return _choices(named[0], steps[1:]) if named else []
+        case inspect.ListType(item_type=item) if steps:
+            return _choices(item, steps[1:])
+        case _:
+            return []
 
 
 def _field_names(expected: Any) -> set[str]:

@@ -392,7 +392,8 @@ class MoveTasks:
         if queue is None:
             raise Fault(
                 RESOURCE_NOT_FOUND,
-                f"The resource that you specified for the {parameter} parameter doesn't exist.",
+                f"The resource that you specified for the {parameter} parameter doesn't exist: "
+                f"{arn[:200]!r}.",
             )
         return queue
 

@@ -164,7 +164,7 @@ class SqsApi:
     def _admit(self, serving: "_Serving") -> tuple[Action, r.ActionRequest]:
         """Read a request and check who sends it."""
         request = serving.request
-        # Signatures may be disabled, and browsers send forms and links of other sites without asking.
+        # Signatures may be disabled, and browsers send forms and links of other sites.
         if (page := foreign_page(request)) is not None:
             raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
         identity = serving.identity = self._signatures.check(request)

@@ -60,6 +60,10 @@ class Number(msgspec.Struct, frozen=True):
             return False
         return self.minimum <= int(text) <= self.maximum
 
+    @property
+    def reason(self) -> str:
+        return f"Must be a number from {self.minimum} to {self.maximum}."
+
 
 class Word(msgspec.Struct, frozen=True):
     """One of several words."""
@@ -68,6 +72,10 @@ class Word(msgspec.Struct, frozen=True):
 
     def fits(self, text: str) -> bool:
         return text in self.choices
+
+    @property
+    def reason(self) -> str:
+        return f"Must be {' or '.join(self.choices)}."
 
 
 class JsonObject(msgspec.Struct, frozen=True):
@@ -83,6 +91,10 @@ class JsonObject(msgspec.Struct, frozen=True):
         except (msgspec.DecodeError, RecursionError):
             return False
 
+    @property
+    def reason(self) -> str:
+        return f"Must be a JSON object of at most {self.max_bytes} characters."
+
 
 class Text(msgspec.Struct, frozen=True):
     """Text that is stored and ignored; empty text removes the attribute."""
@@ -92,12 +104,20 @@ class Text(msgspec.Struct, frozen=True):
     def fits(self, text: str) -> bool:
         return len(text) <= self.max_bytes
 
+    @property
+    def reason(self) -> str:
+        return f"Must have at most {self.max_bytes} characters."
+
 
 class Boolean(msgspec.Struct, frozen=True):
     """True or false, in any case."""
 
     def fits(self, text: str) -> bool:
         return text.isascii() and text.lower() in ("true", "false")
+
+    @property
+    def reason(self) -> str:
+        return "Must be true or false."
 
 
 _BOOLEAN = Boolean()
@@ -149,6 +169,12 @@ def _fits(name: str, text: str) -> bool:
     return rule is not None and rule.fits(text) and not has_forbidden(text)
 
 
+def _invalid(name: str) -> Fault:
+    return Fault(
+        INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}. Reason: {RULES[name].reason}"
+    )
+
+
 def normalized(attributes: Mapping[str, str]) -> dict[str, str]:
     """Return attributes with booleans in lower case, as they are stored."""
     return {
@@ -164,10 +190,7 @@ def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
             raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
         if RULES[name] is _BOOLEAN and not _BOOLEAN.fits(text):
             # First: an invalid FifoQueue does not make the attribute unknown.
-            raise Fault(
-                INVALID_ATTRIBUTE_VALUE,
-                f"Invalid value for the parameter {name}. Reason: Must be true or false.",
-            )
+            raise _invalid(name)
         if name in FIFO_ONLY and not is_fifo:
             raise Fault(
                 INVALID_ATTRIBUTE_NAME,
@@ -176,7 +199,7 @@ def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
                 else f"Unknown Attribute {name}.",
             )
         if not _fits(name, text):
-            raise Fault(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
+            raise _invalid(name)
 
 
 def check_together(attributes: Mapping[str, str]) -> None:

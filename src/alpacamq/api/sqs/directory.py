@@ -67,6 +67,11 @@ def name_in_url(url: str) -> str:
     return url.rpartition("/")[2]
 
 
+def _no_queue(name: str) -> Fault:
+    # The text of AWS, and the name, which AWS leaves out.
+    return Fault(QUEUE_DOES_NOT_EXIST, f"The specified queue does not exist: {name[:100]!r}.")
+
+
 def name_in_arn(arn: str, parameter: str) -> str:
     """Return the queue name in an ARN."""
     parts = arn.split(":")
@@ -112,7 +117,7 @@ class QueueDirectory:
 
     def by_name(self, name: str) -> Queue:
         if (queue := self.find(name)) is None:
-            raise Fault(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
+            raise _no_queue(name)
         return queue
 
     def by_url(self, url: str) -> Queue:
@@ -124,7 +129,7 @@ class QueueDirectory:
             return queue
         if not name or url.endswith(f"://{name}"):
             raise Fault(INVALID_ADDRESS, f"The address {url[:200]} is not valid for this endpoint.")
-        raise Fault(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
+        raise _no_queue(name)
 
     def all(self) -> list[Queue]:
         """Return all queues by name."""

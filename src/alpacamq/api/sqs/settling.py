@@ -58,7 +58,7 @@ def check_entries(entries: Sequence[Entry], kind: str) -> None:
             raise Fault(
                 INVALID_ENTRY_ID,
                 "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-                "It can be at most 80 letters long.",
+                f"It can be at most 80 letters long. You have sent {entry.id[:100]!r}.",
             )
         if entry.id in seen:
             raise Fault(ENTRY_IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")

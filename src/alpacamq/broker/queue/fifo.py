@@ -324,7 +324,9 @@ class FifoPublisher:
         Raises NotLeader if another broker leads the first partition.
         """
         if len(self._pending) >= MAX_PENDING:
-            raise RateLimited(f"{MAX_PENDING} requests to FIFO queues wait for the disk.")
+            raise RateLimited(
+                f"too many requests to FIFO queues wait for the disk: the limit is {MAX_PENDING}"
+            )
         call = _Call(topic, scope, origin, traceparent)
         task = asyncio.ensure_future(self._publish(call, messages))
         self._pending.add(task)
@@ -371,7 +373,7 @@ class FifoPublisher:
                 if found is None:
                     if self._is_full():
                         results[index] = RateLimited(
-                            f"More than {MAX_ENTRIES} messages were sent to FIFO queues in five minutes."
+                            f"too many messages to FIFO queues in five minutes: the limit is {MAX_ENTRIES}"
                         )
                         continue
                     window.entries.claim(key)

@@ -75,16 +75,16 @@ class SchemaLookup:
         self._kept: OrderedDict[Wanted, Entry] = OrderedDict()
         self._characters = 0
         # Clients that wait for the same schema share a task. It ends by itself, in a limited time.
-        self._asking: dict[Wanted, asyncio.Task[Entry | SchemasUnavailable]] = {}
+        self._lookups: dict[Wanted, asyncio.Task[Entry | SchemasUnavailable]] = {}
 
     def peek(self, wanted: Wanted) -> Entry | None:
         """Return what is known of a schema, however old it is."""
         return self._kept.get(wanted)
 
     def close(self) -> None:
-        """End all questions to the registry."""
-        for asking in self._asking.values():
-            asking.cancel()
+        """Cancel all lookups."""
+        for lookup in self._lookups.values():
+            lookup.cancel()
 
     async def get(self, wanted: Wanted) -> Entry:
         """Return what is known of a schema, no older than FRESH_SECONDS. Raises SchemasUnavailable."""
@@ -92,13 +92,13 @@ class SchemaLookup:
         if (entry := self._kept.get(wanted)) is not None and now < entry.asked_at + FRESH_SECONDS:
             self._kept.move_to_end(wanted)
             return entry
-        if (asking := self._asking.get(wanted)) is None:
-            asking = self._asking[wanted] = asyncio.ensure_future(self._ask(wanted, entry))
-            asking.add_done_callback(lambda _: self._asking.pop(wanted))
+        if (lookup := self._lookups.get(wanted)) is None:
+            lookup = self._lookups[wanted] = asyncio.ensure_future(self._ask(wanted, entry))
+            lookup.add_done_callback(lambda _: self._lookups.pop(wanted))
         try:
-            found = await asyncio.shield(asking)
+            found = await asyncio.shield(lookup)
         except asyncio.CancelledError:
-            if asking.cancelled():
+            if lookup.cancelled():
                 raise SchemasUnavailable("the broker is stopping") from None
             raise
         if isinstance(found, SchemasUnavailable):

@@ -305,7 +305,8 @@ class Producer:
             size += len(key)
         if size > self._batch_bytes and size > self._settings.max_request_bytes:
             raise RecordTooLarge(
-                f"a record of {size} bytes for {topic!r}; the most is {self._settings.max_request_bytes}"
+                f"a record of {size} bytes for {topic!r}: a larger batch_bytes than "
+                f"{max(self._batch_bytes, self._settings.max_request_bytes)} would allow it"
             )
         is_free = partition is None and key is None
         if partition is None:
@@ -335,7 +336,10 @@ class Producer:
             return Closed("the producer is closed")
         if topic not in self._topics:
             return NotFound("prepared topic", topic, self._topics)
-        return BufferFull(f"{self._buffered_bytes} bytes of records wait for acknowledgement; await room()")
+        return BufferFull(
+            f"{self._buffered_bytes} bytes of records wait for acknowledgement, "
+            f"buffer_bytes={self._buffer_bytes}; await room()"
+        )
 
     def _open_batch(self, state: _TopicState, queue: PartitionQueue, *, is_free: bool) -> PartitionQueue:
         """Begin a batch, in another partition if the record may go to any and the last batch is full."""
