@@ -11,15 +11,18 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from tests.certificates import Authority
 from tests.powercut.disk import PowerCutDisk
 from tests.waiting import eventually
 
 from .network import Wires
-from .nodes import NOTHING, Cluster, Needs, mounted_disks
+from .nodes import CALL_S, NOTHING, Cluster, Needs, mounted_disks
 from .system_calls import SystemCalls, build_library
 
 FILE = Path(__file__).parent.parent.parent / "deploy" / "compose" / "compose.yaml"
@@ -28,7 +31,7 @@ COUNT = 3
 # The user of the image.
 USER = 10001
 COMMAND_S = 180.0
-START_S = 60.0
+START_S = 180.0
 STOP_S = 120
 # Where the files of a run are in a container.
 INSIDE = "/run/chaos"
@@ -59,17 +62,22 @@ def missing_for_containers() -> str | None:
     return None
 
 
+_numbers = cycle(range(os.getpid() % 200, 250))
+
+
 class _Engine:
     """The commands for containers of one run."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, has_tls: bool) -> None:
         found = _engine()
         assert found is not None
         self._containers, self._compose = found
-        self.project = f"amqchaos{os.getpid()}"
-        number = os.getpid() % 200
+        self.project = f"amqchaos{os.getpid()}-{root.name}"
+        # Another one for each scenario: what the engine remembers of the last one may be in the way.
+        number = next(_numbers)
         self.subnet = f"10.210.{number}"
         self.file = root / "compose.json"
+        self.has_tls = has_tls
         # Published ports are not used, and must not be in the way.
         self._environment = {**os.environ, "ALPACAMQ_BIND": f"127.78.{number}.1", "ALPACAMQ_IMAGE": IMAGE}
 
@@ -125,7 +133,7 @@ class ContainerNode:
 
     def kill(self) -> None:
         self._engine.run("kill", "--signal", "KILL", self.name)
-        eventually(lambda: not self.is_running, what=f"the end of {self.name}")
+        self._engine.run("wait", self.name)
 
     def suspend(self) -> None:
         self._engine.run("pause", self.name)
@@ -154,8 +162,18 @@ class ContainerNode:
         return [event for event in found if event["event"] == name]
 
     def wait_until_ready(self, starts: int = 1) -> None:
-        eventually(lambda: len(self.events("ready")) >= starts or not self.is_running, within_s=START_S)
-        assert self.is_running, self._engine.logs(self.name)[-4000:]
+        # By HTTP, not by its log: a command of the engine costs more than the broker.
+        url = f"{'https' if self._engine.has_tls else 'http'}://{self.http}/readyz"
+        with httpx.Client(verify=False, timeout=CALL_S) as client:  # noqa: S501 - only whether it is ready
+
+            def is_ready() -> bool:
+                try:
+                    return client.get(url).status_code == 200
+                except httpx.TransportError:
+                    assert self.is_running, self._engine.logs(self.name)[-4000:]
+                    return False
+
+            eventually(is_ready, within_s=START_S, what=f"{self.name} is ready")
 
 
 class _ContainerWires(Wires):
@@ -183,7 +201,7 @@ class ComposeNodes(Cluster):
         authority: Authority | None,
     ) -> None:
         self._root = root
-        self._engine = _Engine(root)
+        self._engine = _Engine(root, has_tls=authority is not None)
         self._disks = disks
         self.authority = authority
         self.by_id: dict[int, ContainerNode] = {
@@ -228,7 +246,7 @@ class ComposeNodes(Cluster):
             volumes[f"data-{number}"] = {"driver_opts": {"type": "none", "o": "bind", "device": str(data)}}
         return {
             "services": {
-                "secret": {"networks": {"chaos": {}}},
+                "secret": {"networks": {"chaos": {"ipv4_address": f"{self._engine.subnet}.10"}}},
                 **{
                     node.service: {
                         "container_name": node.name,
