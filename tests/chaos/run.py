@@ -44,6 +44,9 @@ LOADS: dict[str, Callable[[Cluster, History, int], Load]] = {
 }
 
 
+# Runs nodes in a directory that have what faults need.
+Driver = Callable[[Path, Needs], AbstractContextManager[Cluster]]
+
 COUNTED: dict[type, str] = {
     Acked: "records acknowledged",
     Read: "read",
@@ -115,7 +118,7 @@ class Report:
 def run(
     plan: Plan,
     directory: Path,
-    start: Callable[[Path, Needs], AbstractContextManager[Cluster]] = chaos_nodes,
+    start: Driver = chaos_nodes,
 ) -> Report:
     """Inject faults under load into the nodes that `start` runs; history and logs stay in `directory`."""
     needs = reduce(operator.or_, (fault.needs for fault in plan.faults), NOTHING)

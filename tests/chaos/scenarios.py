@@ -15,13 +15,13 @@ import msgspec
 from .containers import compose_nodes, missing_for_containers
 from .faults import FAULTS, possible_faults
 from .nodes import chaos_nodes
-from .run import LOADS, Plan, Report, run
+from .run import LOADS, Driver, Plan, Report, run
 
 FILE = Path(__file__).parent.parent.parent / "deploy" / "chaos" / "scenarios.toml"
 
 
 # How the nodes are started; what happens to them and what must hold is the same.
-DRIVERS = {"processes": chaos_nodes, "compose": compose_nodes}
+DRIVERS: dict[str, Driver] = {"processes": chaos_nodes, "compose": compose_nodes}
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -58,7 +58,7 @@ class SystemCalls:
 
     def end(self) -> int:
         """Change nothing any more; return how many calls have failed or were delayed."""
-        counts = _CONTROL.unpack(self._control)
+        counts: tuple[int, ...] = _CONTROL.unpack(self._control)
         self._control[:] = bytes(_CONTROL.size)
         return sum(counts[4:7]) + sum(counts[10:13])
 

@@ -1,7 +1,7 @@
 """One node whose clock is wrong serves like the others: timestamps, checks and leases follow cluster time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import httpx
 import pytest
@@ -63,10 +63,15 @@ def first(nodes: ChaosNodes, topic: str, partition: int) -> Message:
 def test_a_lease_lasts_as_long_at_a_node_whose_clock_is_wrong(nodes: ChaosNodes) -> None:
     with httpx.Client(base_url=f"http://{nodes.by_id[1].http}", timeout=DEADLINE_S) as http:
         http.post("/topics/records/messages", json={"messages": [{"value": "job"}]}).raise_for_status()
-        polling = {"topic": "records", "max": 100, "visibility_ms": 60_000, "wait_ms": 10_000}
+        polling: Mapping[str, str | int] = {
+            "topic": "records",
+            "max": 100,
+            "visibility_ms": 60_000,
+            "wait_ms": 10_000,
+        }
         leased = http.get("/groups/workers/poll", params=polling).raise_for_status().json()["messages"]
         assert leased
-        again = http.get("/groups/workers/poll", params=polling | {"wait_ms": 0}).raise_for_status().json()
+        again = http.get("/groups/workers/poll", params={**polling, "wait_ms": 0}).raise_for_status().json()
         assert not {each["offset"] for each in again["messages"]} & {each["offset"] for each in leased}
         receipts = {"receipts": [each["receipt"] for each in leased]}
         settled = http.post("/messages/ack", json=receipts).raise_for_status().json()["results"]
@@ -78,7 +83,7 @@ def test_a_delayed_message_is_due_at_the_right_time_at_a_node_whose_clock_is_wro
         due_ms = int(time.time() * 1000) + 1000
         body = {"messages": [{"value": "later", "deliver_at": due_ms}]}
         http.post("/topics/records/messages", json=body).raise_for_status()
-        polling = {"topic": "records", "max": 100, "wait_ms": 10_000}
+        polling: Mapping[str, str | int] = {"topic": "records", "max": 100, "wait_ms": 10_000}
 
         def delivered() -> bool:
             polled = http.get("/groups/reminded/poll", params=polling).raise_for_status().json()["messages"]
