@@ -33,6 +33,7 @@ BENCHMARKS = (
     "quota_accuracy",
     "footprint",
     "startup",
+    "deployment",
     "recovery",
     "many_partitions",
     "command_line",

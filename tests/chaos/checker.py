@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from alpacamq.cluster.cluster_time import MAX_SLEW
+
 from .history import (
     Acked,
     Assigned,
@@ -267,7 +269,10 @@ def _two_owners(view: _View) -> Iterator[Anomaly]:
 
 
 def _queues(view: _View) -> Iterator[Anomaly]:
-    """A message has one holder at a time, and none after its acknowledgement was confirmed."""
+    """A message has one holder at a time, and none after its acknowledgement was confirmed.
+
+    A lease is that much shorter while cluster time, by which it ends, is corrected.
+    """
     held: dict[tuple[str, str], Leased] = {}
     acked: dict[tuple[str, str], float] = {}
     for event in view.events:
@@ -281,7 +286,7 @@ def _queues(view: _View) -> Iterator[Anomaly]:
             before = held.get(message)
             if message in acked and event.asked_s > acked[message]:
                 yield Anomaly(Kind.REDELIVERED, f"{event.value} of {event.queue} to {event.consumer}")
-            elif before is not None and event.at_s < before.asked_s + before.lease_ms / 1000:
+            elif before is not None and event.at_s < before.asked_s + (1 - MAX_SLEW) * before.lease_ms / 1000:
                 yield Anomaly(
                     Kind.EARLY_LEASE,
                     f"{event.value} of {event.queue} to {event.consumer}, "

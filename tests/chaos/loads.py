@@ -34,7 +34,7 @@ from .history import (
     Revoked,
     Sent,
 )
-from .nodes import ChaosNodes
+from .nodes import Cluster
 
 PARTITIONS = 6
 CALL_S = 10.0
@@ -42,10 +42,6 @@ GIVE_UP_MS = 120_000
 FINISH_S = 90.0
 # A client with the default timeouts waits for a silent leader for 30 s, even if another leads meanwhile.
 IMPATIENT = {"request.timeout.ms": 3000, "socket.timeout.ms": 5000}
-
-
-def kafka_settings(nodes: ChaosNodes) -> dict[str, Any]:
-    return {"bootstrap.servers": nodes.kafka, "log_level": 0}
 
 
 class Load(Protocol):
@@ -95,7 +91,7 @@ class RecordsLoad:
     group = "readers"
 
     def __init__(
-        self, nodes: ChaosNodes, history: History, seed: int, *, producers: int = 2, members: int = 3
+        self, nodes: Cluster, history: History, seed: int, *, producers: int = 2, members: int = 3
     ) -> None:
         self._nodes = nodes
         self._history = history
@@ -130,7 +126,7 @@ class RecordsLoad:
     def _produce(self, name: str, *, is_impatient: bool) -> None:
         producer = Producer(
             {
-                **kafka_settings(self._nodes),
+                **self._nodes.kafka_settings,
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": GIVE_UP_MS,
@@ -194,7 +190,7 @@ class RecordsLoad:
         return not self._readers.stopping.is_set() and time.monotonic() < until_s
 
     def _is_caught_up(self, ends: dict[int, int]) -> bool:
-        consumer = Consumer({**kafka_settings(self._nodes), "group.id": self.group})
+        consumer = Consumer({**self._nodes.kafka_settings, "group.id": self.group})
         try:
             found = consumer.committed([TopicPartition(self.topic, index) for index in ends], CALL_S)
             return all(each.offset >= ends[each.partition] for each in found)
@@ -207,7 +203,7 @@ class RecordsLoad:
 class _Member:
     """One life of a member of a consumer group."""
 
-    def __init__(self, name: str, nodes: ChaosNodes, history: History, group: str, topic: str) -> None:
+    def __init__(self, name: str, nodes: Cluster, history: History, group: str, topic: str) -> None:
         self._name = name
         self._history = history
         self._group = group
@@ -215,7 +211,7 @@ class _Member:
         self._next: dict[int, int] = {}
         self._consumer = Consumer(
             {
-                **kafka_settings(nodes),
+                **nodes.kafka_settings,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -299,7 +295,7 @@ class TransactionsLoad:
 
     topics = ("ledger-a", "ledger-b")
 
-    def __init__(self, nodes: ChaosNodes, history: History, seed: int, *, producers: int = 2) -> None:
+    def __init__(self, nodes: Cluster, history: History, seed: int, *, producers: int = 2) -> None:
         self._nodes = nodes
         self._history = history
         self._seed = seed
@@ -336,7 +332,7 @@ class TransactionsLoad:
 
     def _opened(self, name: str) -> Any:
         producer = Producer(
-            {**kafka_settings(self._nodes), "transactional.id": name, "transaction.timeout.ms": 30_000}
+            {**self._nodes.kafka_settings, "transactional.id": name, "transaction.timeout.ms": 30_000}
         )
         _insist(lambda: producer.init_transactions(CALL_S))
         return producer
@@ -379,9 +375,9 @@ def _insist(call: Callable[[], None]) -> None:
                 raise
 
 
-def ends_of(nodes: ChaosNodes, topic: str) -> dict[int, int]:
+def ends_of(nodes: Cluster, topic: str) -> dict[int, int]:
     """Return the end offsets of a topic's partitions, for readers of committed records."""
-    consumer = Consumer({**kafka_settings(nodes), "group.id": "unused"})
+    consumer = Consumer({**nodes.kafka_settings, "group.id": "unused"})
     try:
         count = len(consumer.list_topics(topic, timeout=CALL_S).topics[topic].partitions)
         ends: dict[int, int] = {}
@@ -399,11 +395,11 @@ def ends_of(nodes: ChaosNodes, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def read_back(nodes: ChaosNodes, history: History, topic: str) -> None:
+def read_back(nodes: Cluster, history: History, topic: str) -> None:
     """Record all records of a topic."""
     consumer = Consumer(
         {
-            **kafka_settings(nodes),
+            **nodes.kafka_settings,
             "group.id": "unused",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

@@ -27,22 +27,52 @@ def missing_for_cuts() -> str | None:
     return None
 
 
-class Network:
+class Wires:
+    """The network of nodes that have namespaces with an interface on a common bridge each."""
+
+    def __init__(self) -> None:
+        self._cut: set[tuple[int, int]] = set()
+
+    def address(self, node: int) -> str:
+        raise NotImplementedError
+
+    def launcher(self, node: int) -> Sequence[str]:
+        """Return the command that runs another in a node's network."""
+        raise NotImplementedError
+
+    def cut(self, directions: Iterable[tuple[int, int]]) -> None:
+        """Lose every packet from the first to the second node of each pair."""
+        for sender, receiver in directions:
+            anonymous = ("lladdr", ANONYMOUS_CALLER, "nud", "permanent")
+            self._set_neighbour(sender, "replace", receiver, *anonymous)
+            self._cut.add((sender, receiver))
+
+    def heal(self) -> None:
+        """Deliver all packets again."""
+        for sender, receiver in self._cut:
+            self._set_neighbour(sender, "delete", receiver)
+        self._cut.clear()
+
+    def _set_neighbour(self, node: int, action: str, other: int, *words: str) -> None:
+        place = (self.address(other), "dev", "eth0")
+        _run(*self.launcher(node), "ip", "neighbour", action, *place, *words)
+
+
+class Network(Wires):
     """The namespaces of nodes 1 to `count`."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         number = os.getpid() % 250
         self._prefix = f"10.209.{number}"
         # Names of interfaces have at most 15 characters.
         self._name = f"amq{os.getpid()}"
         self._nodes = range(1, count + 1)
-        self._cut: set[tuple[int, int]] = set()
 
     def address(self, node: int) -> str:
         return f"{self._prefix}.{node}"
 
     def launcher(self, node: int) -> Sequence[str]:
-        """Return the command that runs another in a node's network."""
         return ("nsenter", f"--net=/var/run/netns/{self._name}-{node}")
 
     def build(self) -> None:
@@ -66,30 +96,10 @@ class Network:
             _ip("netns", "delete", f"{self._name}-{node}", check=False)
         _ip("link", "delete", self._name, check=False)
 
-    def cut(self, directions: Iterable[tuple[int, int]]) -> None:
-        """Lose every packet from the first to the second node of each pair."""
-        for sender, receiver in directions:
-            place = (self.address(receiver), "dev", "eth0")
-            _ip(
-                "-n",
-                f"{self._name}-{sender}",
-                "neighbour",
-                "replace",
-                *place,
-                "lladdr",
-                ANONYMOUS_CALLER,
-                "nud",
-                "permanent",
-            )
-            self._cut.add((sender, receiver))
-
-    def heal(self) -> None:
-        """Deliver all packets again."""
-        for sender, receiver in self._cut:
-            place = (self.address(receiver), "dev", "eth0")
-            _ip("-n", f"{self._name}-{sender}", "neighbour", "delete", *place)
-        self._cut.clear()
-
 
 def _ip(*words: str, check: bool = True) -> None:
-    subprocess.run(["ip", *words], check=check, capture_output=True, timeout=30)
+    _run("ip", *words, check=check)
+
+
+def _run(*command: str, check: bool = True) -> None:
+    subprocess.run(command, check=check, capture_output=True, timeout=30)

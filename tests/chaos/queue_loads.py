@@ -34,10 +34,9 @@ from .history import (
     Settled,
     Settling,
 )
-from .loads import FINISH_S, IMPATIENT, PARTITIONS, Workers, ends_of, kafka_settings, read_back
-from .nodes import ChaosNodes
+from .loads import FINISH_S, IMPATIENT, PARTITIONS, Workers, ends_of, read_back
+from .nodes import CALL_S, Cluster
 
-CALL_S = 8.0
 PAUSE_S = 0.05
 LEASE_MS = 6000
 WAIT_MS = 1000
@@ -53,8 +52,8 @@ class NotAnswered(Exception):
 class AnyNode:
     """The HTTP API of whichever node answers."""
 
-    def __init__(self, nodes: ChaosNodes, history: History, client: str, dice: Random) -> None:
-        self._addresses = [node.http for node in nodes]
+    def __init__(self, nodes: Cluster, history: History, client: str, dice: Random) -> None:
+        self._nodes = nodes
         self._history = history
         self._client = client
         self._dice = dice
@@ -63,7 +62,7 @@ class AnyNode:
     def ask(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """Return the answer; raises NotAnswered, and the next request goes to another node."""
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._dice.choice(self._addresses), timeout=CALL_S)
+            self._connection = self._nodes.connect(self._dice.choice(list(self._nodes)).http)
         target = f"{path}?{urlencode(query)}" if query else path
         begun_s = time.monotonic()
         data = None if body is None else msgspec.json.encode(body)
@@ -98,7 +97,7 @@ class QueueLoad:
     topic = "jobs"
     group = "workers"
 
-    def __init__(self, nodes: ChaosNodes, history: History, seed: int) -> None:
+    def __init__(self, nodes: Cluster, history: History, seed: int) -> None:
         self._nodes = nodes
         self._history = history
         self._seed = seed
@@ -203,7 +202,7 @@ class SqsLoad:
 
     queue = "payments"
 
-    def __init__(self, nodes: ChaosNodes, history: History, seed: int) -> None:
+    def __init__(self, nodes: Cluster, history: History, seed: int) -> None:
         self._nodes = nodes
         self._history = history
         self._seed = seed
@@ -279,9 +278,11 @@ class SqsLoad:
 
     def _client(self, dice: Random) -> Any:
         node = dice.choice(list(self._nodes))
+        authority = self._nodes.authority
         return boto3.client(
             "sqs",
-            endpoint_url=f"http://{node.sqs}",
+            endpoint_url=f"{'https' if authority else 'http'}://{node.sqs}",
+            verify=str(authority.ca) if authority else None,
             region_name="us-east-1",
             aws_access_key_id="test",
             aws_secret_access_key="test",  # noqa: S106
@@ -295,7 +296,7 @@ class DelayLoad:
 
     topic = "reminders"
 
-    def __init__(self, nodes: ChaosNodes, history: History, seed: int) -> None:
+    def __init__(self, nodes: Cluster, history: History, seed: int) -> None:
         self._nodes = nodes
         self._history = history
         self._seed = seed
@@ -350,7 +351,7 @@ class DelayLoad:
     def _read(self) -> None:
         consumer = Consumer(
             {
-                **kafka_settings(self._nodes),
+                **self._nodes.kafka_settings,
                 **IMPATIENT_READER,
                 "group.id": "unused",
                 "fetch.wait.max.ms": 100,

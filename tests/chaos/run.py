@@ -1,10 +1,12 @@
 """One run: nodes, loads, faults one after another, then everything is read back and checked."""
 
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -26,14 +28,14 @@ from .history import (
     read_events,
 )
 from .loads import Load, RecordsLoad, TransactionsLoad
-from .nodes import ChaosNodes, chaos_nodes
+from .nodes import NOTHING, Cluster, Needs, chaos_nodes
 from .queue_loads import DelayLoad, QueueLoad, SqsLoad
 
 WARM_UP_S = 3.0
 BETWEEN_S = (1.0, 4.0)
 SHOWN = 5
 # The first is what pauses are measured with.
-LOADS: dict[str, Callable[[ChaosNodes, History, int], Load]] = {
+LOADS: dict[str, Callable[[Cluster, History, int], Load]] = {
     "groups": RecordsLoad,
     "transactions": TransactionsLoad,
     "queues": QueueLoad,
@@ -41,6 +43,9 @@ LOADS: dict[str, Callable[[ChaosNodes, History, int], Load]] = {
     "delays": DelayLoad,
 }
 
+
+# Runs nodes in a directory that have what faults need.
+Driver = Callable[[Path, Needs], AbstractContextManager[Cluster]]
 
 COUNTED: dict[type, str] = {
     Acked: "records acknowledged",
@@ -110,21 +115,21 @@ class Report:
         return "\n".join(lines)
 
 
-def run(plan: Plan, directory: Path) -> Report:
-    """Inject faults under load; the history and the logs of the nodes stay in `directory`."""
-    needs_network = any(fault.needs_network for fault in plan.faults)
-    needs_disks = any(fault.needs_disks for fault in plan.faults)
-    needs_errors = any(fault.needs_errors for fault in plan.faults)
-    with chaos_nodes(
-        directory, with_network=needs_network, with_disks=needs_disks, with_errors=needs_errors
-    ) as nodes:
+def run(
+    plan: Plan,
+    directory: Path,
+    start: Driver = chaos_nodes,
+) -> Report:
+    """Inject faults under load into the nodes that `start` runs; history and logs stay in `directory`."""
+    needs = reduce(operator.or_, (fault.needs for fault in plan.faults), NOTHING)
+    with start(directory, needs) as nodes:
         loads = {name: LOADS[name] for name in plan.loads}
         return under_load(nodes, loads, directory, partial(_inject_faults, plan, nodes), plan.seed)
 
 
 def under_load(
-    nodes: ChaosNodes,
-    kinds: Mapping[str, Callable[[ChaosNodes, History, int], Load]],
+    nodes: Cluster,
+    kinds: Mapping[str, Callable[[Cluster, History, int], Load]],
     directory: Path,
     act: Callable[[History, Report], None],
     seed: int = 1,
@@ -154,7 +159,7 @@ def under_load(
     return report
 
 
-def _inject_faults(plan: Plan, nodes: ChaosNodes, history: History, report: Report) -> None:
+def _inject_faults(plan: Plan, nodes: Cluster, history: History, report: Report) -> None:
     random = Random(plan.seed)
     ends_s = time.monotonic() + plan.seconds
     injected = 0
@@ -189,7 +194,7 @@ def _inject_faults(plan: Plan, nodes: ChaosNodes, history: History, report: Repo
         )
 
 
-def _choose_victim(nodes: ChaosNodes, random: Random) -> int:
+def _choose_victim(nodes: Cluster, random: Random) -> int:
     """Choose the controller, or the leader of some partition."""
     leaders = sorted(leader for leader in nodes.leaders(RecordsLoad.topic).values() if leader > 0)
     if random.random() < 0.4 or not leaders:

@@ -1,7 +1,7 @@
 """Generates traffic of every kind, so that every metric of the broker has a value."""
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 import httpx
@@ -10,25 +10,40 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import alpacamq
-from tests.brokers import Broker
 
 TOPIC = "orders"
 GROUP = "readers"
 WORKERS = "workers"
 
 
+class Addresses(Protocol):
+    """Of a broker."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def http_address(self) -> str: ...
+    @property
+    def sqs_address(self) -> str: ...
+    @property
+    def grpc_address(self) -> str: ...
+
+
 class Traffic:
     """Clients of every API; each `round` is some of everything."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Addresses, suffix: str = "") -> None:
+        """`suffix` makes names of topics and groups its own."""
+        self._topic = TOPIC + suffix
+        self._group = GROUP + suffix
         quiet = {"bootstrap.servers": broker.address, "log_level": 0}
         self._http = httpx.Client(base_url=f"http://{broker.http_address}", timeout=30)
-        self._http.post("/topics", json={"name": TOPIC, "partitions": 2}).raise_for_status()
+        self._http.post("/topics", json={"name": self._topic, "partitions": 2}).raise_for_status()
         self._producer = Producer({**quiet, "linger.ms": 0})
-        self._transactions = Producer({**quiet, "transactional.id": "payments", "linger.ms": 0})
+        self._transactions = Producer({**quiet, "transactional.id": f"payments{suffix}", "linger.ms": 0})
         self._transactions.init_transactions(30)
-        self._consumer = Consumer({**quiet, "group.id": GROUP, "auto.offset.reset": "earliest"})
-        self._consumer.subscribe([TOPIC])
+        self._consumer = Consumer({**quiet, "group.id": self._group, "auto.offset.reset": "earliest"})
+        self._consumer.subscribe([self._topic])
         self._has_committed = False
         self._admin = AdminClient(quiet)
         self._sqs: Any = boto3.client(
@@ -38,7 +53,7 @@ class Traffic:
             aws_access_key_id="a",
             aws_secret_access_key="b",  # noqa: S106 - any will do
         )
-        self._url = self._sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        self._url = self._sqs.create_queue(QueueName=f"jobs{suffix}")["QueueUrl"]
         self._grpc = alpacamq.connect(f"alpaca://{broker.grpc_address}")
 
     def close(self) -> None:
@@ -55,11 +70,11 @@ class Traffic:
 
     def _over_kafka(self) -> None:
         for number in range(20):
-            self._producer.produce(TOPIC, b"x" * 100, key=str(number))
+            self._producer.produce(self._topic, b"x" * 100, key=str(number))
         assert self._producer.flush(30) == 0
         for end in (self._transactions.commit_transaction, self._transactions.abort_transaction):
             self._transactions.begin_transaction()
-            self._transactions.produce(TOPIC, b"paid")
+            self._transactions.produce(self._topic, b"paid")
             assert self._transactions.flush(30) == 0
             end(30)
         messages = self._consumer.consume(10, timeout=0.3 if self._has_committed else 30)
@@ -78,8 +93,10 @@ class Traffic:
             {"value": "m", "priority": lane} for lane in ("critical", "normal", "low")
         ]
         messages += [{"value": "later", "delay_ms": 50}, {"value": "much later", "delay_ms": 600_000}]
-        http.post(f"/topics/{TOPIC}/messages", json={"messages": messages}).raise_for_status()
-        polled = http.get(f"/groups/{WORKERS}/poll", params={"topic": TOPIC, "max": 4}).json()["messages"]
+        http.post(f"/topics/{self._topic}/messages", json={"messages": messages}).raise_for_status()
+        polled = http.get(f"/groups/{WORKERS}/poll", params={"topic": self._topic, "max": 4}).json()[
+            "messages"
+        ]
         for ending, message in zip(("ack", "nack", "reject"), polled, strict=False):
             http.post(f"/messages/{ending}", json={"receipts": [message["receipt"]]}).raise_for_status()
         assert http.get("/topics/absent").status_code == 404
@@ -96,5 +113,5 @@ class Traffic:
         assert self._http.get("/schemas/subjects/absent/versions").status_code == 404
 
     def _over_grpc(self) -> None:
-        with self._grpc.topic(TOPIC).queue("streams").receive(credit=5) as jobs, next(iter(jobs)):
+        with self._grpc.topic(self._topic).queue("streams").receive(credit=5) as jobs, next(iter(jobs)):
             pass  # acknowledged

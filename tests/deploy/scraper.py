@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes one broker every second, with our rules."""
+"""A real Prometheus that scrapes brokers every second, with our rules."""
 
 import subprocess
 from collections.abc import Iterator
@@ -40,18 +40,27 @@ class Prometheus:
         found: list[dict[str, Any]] = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
         return found
 
+    def targets(self) -> dict[str, str]:
+        """Return the health of each target."""
+        found = self._http.get("/api/v1/targets").json()["data"]["activeTargets"]
+        return {each["labels"]["instance"]: each["health"] for each in found}
+
+    def firing(self) -> set[str]:
+        """Return the names of the alerts that fire."""
+        return {each["labels"]["alertname"] for each in self.alerts() if each["state"] == "firing"}
+
     def rules(self) -> list[dict[str, Any]]:
         groups = self._http.get("/api/v1/rules").json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
 
 @contextmanager
-def prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
-    """A server on a free port, stopped at the end."""
+def prometheus(directory: Path, *targets: str, fires_after: str | None = None) -> Iterator[Prometheus]:
+    """A server on a free port, stopped at the end. `fires_after` replaces the time that alerts wait."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(PROMETHEUS / name) for name in config["rule_files"]]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+    config["rule_files"] = [str(_rules(directory, name, fires_after)) for name in config["rule_files"]]
+    config["scrape_configs"][0]["static_configs"] = [{"targets": list(targets)}]
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
     log = directory / "prometheus.log"
@@ -78,6 +87,20 @@ def prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
     finally:
         process.kill()
         process.wait(10)
+
+
+def _rules(directory: Path, name: str, fires_after: str | None) -> Path:
+    """Return the file with these rules."""
+    if fires_after is None:
+        return PROMETHEUS / name
+    document = yaml.safe_load((PROMETHEUS / name).read_text())
+    for group in document["groups"]:
+        for rule in group["rules"]:
+            if "for" in rule:
+                rule["for"] = fires_after
+    changed = directory / name
+    changed.write_text(yaml.safe_dump(document))
+    return changed
 
 
 def _address(log: Path) -> str:

@@ -5,57 +5,23 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from alpacamq.node.supervisor import Supervisor
 from tests.conftest import NewBroker
+from tests.service_manager import PATIENCE_S, Manager
 
 from .files import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "alpacamq.service"
-PATIENCE_S = 30
-
-
-class Manager:
-    """The socket of a service manager."""
-
-    def __init__(self, path: Path) -> None:
-        self.address = str(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.address)
-        self._socket.settimeout(PATIENCE_S)
-
-    def receive(self) -> dict[str, str]:
-        """Return the next message."""
-        lines = self._socket.recv(4096).decode().splitlines()
-        return dict(line.split("=", 1) for line in lines)
-
-    def wait_for(self, name: str) -> dict[str, str]:
-        """Return the next message with this assignment."""
-        while name not in (message := self.receive()):
-            pass
-        return message
-
-    def drain(self) -> None:
-        """Receive until no message comes any more."""
-        self._socket.settimeout(1)
-        with suppress(TimeoutError):
-            while True:
-                self.receive()
-        self._socket.settimeout(PATIENCE_S)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    manager = Manager(tmp_path / "notify")
-    yield manager
-    manager.close()
+    with Manager(tmp_path / "notify") as manager:
+        yield manager
 
 
 def test_a_broker_reports_its_start_its_readiness_and_its_stop(

@@ -51,6 +51,10 @@ class Program:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def reload(self) -> None:
+        """SIGHUP."""
+        self._signal(signal.SIGHUP)
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 

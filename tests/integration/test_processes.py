@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from alpacamq.node.processes import PORT_STEP
+from tests.service_manager import Manager
 from tests.waiting import eventually
 
 from .nodes import free_ports
@@ -122,3 +123,42 @@ def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> Non
     (said,) = eventually(lambda: machine.printed("^Node 1 has ended.*$"), what=machine.last_output())
     assert said == "Node 1 has ended with exit code 1."
     machine.stop()
+
+
+def test_all_of_them_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.start()
+    eventually(lambda: machine.printed("^Ctrl-C stops all"), within_s=START_S, what=machine.last_output())
+    children = [int(pid) for pid in machine.printed(r"^  [123]  .* (\d+)$")]
+    assert len(children) == COUNT
+    machine.kill()
+    eventually(lambda: not any(map(is_running, children)), within_s=START_S, what="the end of all")
+    # Their data is not in use, and was closed.
+    machine.start()
+    eventually(lambda: len(machine.printed("^Ctrl-C stops all")) == 2, within_s=START_S)
+    machine.stop()
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one that nobody waits for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_service_manager_hears_when_all_of_them_are_ready(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, Manager(tmp_path / "notify") as manager:
+        patch.setenv("NOTIFY_SOCKET", manager.address)
+        machine = Machine(tmp_path)
+        machine.start()
+        assert manager.receive()["STATUS"] == f"0 of {COUNT} nodes are ready"
+        assert manager.wait_for("READY")["READY"] == "1"
+        assert all(map(machine.is_ready, range(COUNT)))
+        # `systemctl reload`: without certificates there is nothing to load again.
+        machine.reload()
+        manager.drain()
+        assert all(map(machine.is_ready, range(COUNT)))
+        machine.terminate()
+        assert manager.wait_for("STOPPING")["STOPPING"] == "1"
+        machine.wait()

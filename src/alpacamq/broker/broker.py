@@ -294,16 +294,21 @@ class Broker:
     def _build(self) -> None:
         """Build everything on top of the metadata. Blocking."""
         settings, metadata = self.settings, self.metadata
+        # The clock of timestamps, due times and expiry: other brokers may have to deliver a message, or end a
+        # lease, and what clients send must not be refused by the one broker whose machine has a wrong clock.
+        self.time: Clock = self.clock
+        if self.member is not None:
+            self.time = ClusterClock(metadata.cluster_time_ms, self.clock)
         self.audit: Audit | None = None
         if settings.audit is not None:
             self.audit = Audit(
                 settings.audit, node_id=settings.node_id, clock=self.clock, executor=self.work_threads
             )
-        self.access = Access(metadata, settings.security, self.clock, self.audit)
+        self.access = Access(metadata, settings.security, self.time, self.audit)
         self.sessions = Sessions(
             self.access,
             metadata,
-            self.clock,
+            self.time,
             cluster_secret=b"" if self.member is None else self.member.secret,
         )
         self.quotas = Quotas(metadata, self._monotonic, self.audit)
@@ -359,11 +364,7 @@ class Broker:
         if peers is not None:
             stats = None if self.metrics is None else self.metrics.forwarded
             shards = ShardCalls(peers, metadata, settings.node_id, stats)
-        # The clock of due times: other brokers may have to deliver a message, or end a lease.
-        self.time: Clock = self.clock
-        steady_clock: Now = SteadyClock(self.clock)
-        if self.member is not None:
-            self.time = steady_clock = ClusterClock(metadata.cluster_time_ms, self.clock)
+        steady_clock: Now = SteadyClock(self.clock) if self.member is None else self.time
         resources = HostResources(
             topics=self.topics,
             snapshots=self._directory.snapshots,
@@ -399,7 +400,7 @@ class Broker:
                 settings.queues,
                 views,
                 MoveTargets(self.appends, progress, self.reads),
-                clock=self.clock,
+                clock=self.time,
                 retention_clock=self._retention_clock,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
@@ -416,7 +417,7 @@ class Broker:
             self.producer_ids,
             settings.transactions,
             self.groups,
-            self.clock,
+            self.time,
             peers=peers,
             flush_elsewhere=self.reads.flush,
         )
@@ -430,7 +431,7 @@ class Broker:
             self.delays,
             self._staged,
             self.schema_checks,
-            clock=self.clock,
+            clock=self.time,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
             check_storage=self.tenant_usage.check_storage,
@@ -442,14 +443,14 @@ class Broker:
             self.delayed_batches,
             self._staged,
             self.schema_checks,
-            clock=self.clock,
+            clock=self.time,
             executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             check_storage=self.tenant_usage.check_storage,
         )
         if self.audit is not None:
             self.audit.write_topic(self.topics, self.publisher)
-        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.clock)
+        fifo = FifoPublisher(self.topics, self.publisher, self.delays, self.reads, clock=self.time)
         self.fifo = FifoQueues(self.topics, fifo, leaders)
         self.housekeeping = Housekeeping(
             self.topics.all_partitions,

@@ -100,6 +100,8 @@ class Certificates:
         self._wake = asyncio.Event()
         # For metrics.
         self.reloads = self.failed_reloads = 0
+        # Settings whose file was reported as expired since it was loaded.
+        self._expired: set[str] = set()
         self._warn()
 
     def server_context(self, mode: ClientCertificates, protocol: str = "") -> ssl.SSLContext:
@@ -130,7 +132,7 @@ class Certificates:
         self._wake.set()
 
     async def run(self) -> None:
-        """Load the files again whenever they have changed, until cancelled."""
+        """Load the files again whenever they have changed, and report what expires, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -142,9 +144,10 @@ class Certificates:
             await loop.run_in_executor(None, self.check)
 
     def check(self) -> None:
-        """Load the files again if they have changed. Blocking."""
+        """Load the files again if they have changed; else report what has expired. Blocking."""
         stamp = self._stamps()
         if stamp == self._stamp:
+            self._warn_of_expired()
             return
         self._stamp = stamp
         try:
@@ -166,13 +169,22 @@ class Certificates:
         return tuple(map(_stamp, self._settings.files.values()))
 
     def _warn(self) -> None:
+        self._expired.clear()
+        self._warn_of_expired()
         now_ms = self._clock.now_ms()
         for setting, expires_ms in self.expires_ms.items():
-            file = str(self._settings.files[setting])
-            if expires_ms <= now_ms:
-                log.warning("certificate_expired", setting=setting, file=file, expired=_day(expires_ms))
-            elif expires_ms - now_ms < EXPIRY_WARNING_MS:
+            if now_ms < expires_ms < now_ms + EXPIRY_WARNING_MS:
+                file = str(self._settings.files[setting])
                 log.warning("certificate_expires_soon", setting=setting, file=file, expires=_day(expires_ms))
+
+    def _warn_of_expired(self) -> None:
+        """Report each certificate that has expired, once."""
+        now_ms = self._clock.now_ms()
+        for setting, expires_ms in self.expires_ms.items():
+            if expires_ms <= now_ms and setting not in self._expired:
+                self._expired.add(setting)
+                file = str(self._settings.files[setting])
+                log.warning("certificate_expired", setting=setting, file=file, expired=_day(expires_ms))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -86,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="start a cluster of N broker processes on this machine, for more cores or to try one",
     )
+    # One of these processes: its standard input ends with the process that has started it.
+    serve.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     health = commands.add_parser("health", help="ask the broker with this configuration whether it serves")
     health.add_argument("--config", type=Path, metavar="FILE", help="its configuration file")
     health.add_argument("--http", metavar="HOST:PORT", help="address of its HTTP API")
@@ -190,8 +192,10 @@ def _serve(parsed: argparse.Namespace) -> int:
         from .processes import serve_processes
 
         options = [] if parsed.config is None else ["--config", str(parsed.config)]
-        return asyncio.run(serve_processes(config, parsed.processes, options, started_at))
-    uvloop.run(serve(config, started_at, Supervisor.of(os.environ)))
+        return asyncio.run(
+            serve_processes(config, parsed.processes, options, started_at, Supervisor.of(os.environ))
+        )
+    uvloop.run(serve(config, started_at, Supervisor.of(os.environ), is_child=parsed.child))
     return 0
 
 

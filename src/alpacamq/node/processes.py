@@ -2,7 +2,7 @@
 
 Each process has its own id, data directory and ports, counted from those of the configuration. The first
 three vote on the metadata. This process starts them, starts one again that has failed, and stops them all at
-a signal.
+a signal. They stop by themselves when this process is killed: their standard input ends then.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from alpacamq.model.address import Address
 from .config import NodeConfig
 from .options import ConfigError, variable_of
 from .signals import stop_on_signals
+from .supervisor import SOCKET_VARIABLE, WATCHDOG_VARIABLE, Supervisor
 
 VOTERS = 3
 MAX_PROCESSES = 64
 # Ports of process 1 are those of the configuration, of process 2 this many above, and so on.
 PORT_STEP = 10
 READY = b" is ready after "
-START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 # Long enough to see the others take over, and for one that fails again and again to take little of a core.
 RESTART_SECONDS = 10.0
@@ -48,6 +48,8 @@ class Process:
         self._process: asyncio.subprocess.Process
         self._is_stopped = asyncio.Event()
         self.is_ready = asyncio.Event()
+        # Whether its first start is over: it is ready, or has ended.
+        self.is_started = asyncio.Event()
         self.last_lines: list[str] = []
 
     @property
@@ -83,15 +85,20 @@ class Process:
 
     async def start(self, options: Sequence[str]) -> None:
         """Start the process with `options` of the user before its own."""
-        environment = dict(os.environ)
+        # The service manager hears this process.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in (SOCKET_VARIABLE, WATCHDOG_VARIABLE)
+        }
         if self._number >= VOTERS:
             environment[variable_of("cluster.roles")] = "broker"
         environment |= self.listeners()
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "alpacamq.node.main", "serve", *options, *self.arguments()),
+            *(sys.executable, "-m", "alpacamq.node.main", "serve", "--child", *options, *self.arguments()),
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # nothing is ever written; it ends with this process
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for the parent, which stops them in order
@@ -104,6 +111,7 @@ class Process:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(self._process.stdout))
             tasks.create_task(self._pass_on(self._process.stderr))
+        self.is_started.set()
         return await self._process.wait()
 
     async def run_again(self, options: Sequence[str]) -> int:
@@ -125,6 +133,11 @@ class Process:
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def reload(self) -> None:
+        """Let the process load its certificates again."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """End the process at once."""
         if self._process.returncode is None:
@@ -134,6 +147,7 @@ class Process:
         while line := await output.readline():
             if READY in line:
                 self.is_ready.set()
+                self.is_started.set()
 
     async def _pass_on(self, log: asyncio.StreamReader) -> None:
         while True:
@@ -148,22 +162,42 @@ class Process:
             print(f"node {self.id}: {text}", file=sys.stderr)
 
 
-async def serve_processes(config: NodeConfig, count: int, options: Sequence[str], started_at: float) -> int:
-    """Run `count` processes until a signal; return the exit code."""
+async def serve_processes(
+    config: NodeConfig,
+    count: int,
+    options: Sequence[str],
+    started_at: float,
+    supervisor: Supervisor,
+) -> int:
+    """Run `count` processes until a signal; return the exit code. `supervisor` learns when they serve."""
     if not 2 <= count <= MAX_PROCESSES:
         raise ConfigError(f"--processes must be from 2 to {MAX_PROCESSES}, not {count}")
     if config.cluster.is_enabled:
         raise ConfigError("--processes makes a cluster of this machine; it does not go with cluster.nodes")
     stop = asyncio.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop, is_supervised=supervisor.is_present)
     processes = [Process(number, config, count) for number in range(count)]
+    if supervisor.is_present or config.tls.certificate is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, processes)
     running: dict[asyncio.Task[int], Process] = {}
+
+    def start_step() -> str:
+        return f"{sum(process.is_ready.is_set() for process in processes)} of {count} nodes are ready"
+
+    async def report() -> None:
+        """Print the addresses once all processes serve; tell the service manager once those that run do."""
+        for process in processes:
+            await process.is_started.wait()
+        if all(process.is_ready.is_set() for process in processes):
+            _announce(config, processes, started_at)
+        if any(process.is_ready.is_set() for process in processes):
+            supervisor.ready()
+
+    reporting = [asyncio.create_task(supervisor.run(start_step)), asyncio.create_task(report())]
     try:
         for process in processes:
             await process.start(options)
             running[asyncio.create_task(process.run())] = process
-        if await _all_ready(processes, running, stop):
-            _announce(config, processes, started_at)
         stopping = asyncio.create_task(stop.wait())
         while running and not stop.is_set():
             await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +215,7 @@ async def serve_processes(config: NodeConfig, count: int, options: Sequence[str]
         stopping.cancel()
         return 0 if stop.is_set() else 1
     finally:
+        supervisor.stopping()
         for process in processes:
             process.stop()
         if running:
@@ -189,29 +224,14 @@ async def serve_processes(config: NodeConfig, count: int, options: Sequence[str]
                 running[task].kill()
             if left:
                 await asyncio.wait(left)
+        for reports in reporting:
+            reports.cancel()
 
 
-async def _all_ready(
-    processes: Sequence[Process], running: dict[asyncio.Task[int], Process], stop: asyncio.Event
-) -> bool:
-    """Wait until all processes serve; return False if one ended, or the wait did."""
-    waiting = {asyncio.create_task(process.is_ready.wait()) for process in processes}
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        until = asyncio.get_running_loop().time() + START_SECONDS
-        while not all(task.done() for task in waiting):
-            left = until - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait(
-                {stopping, *running, *(task for task in waiting if not task.done())},
-                timeout=max(left, 0),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not done or stopping in done or any(task in running for task in done):
-                return False
-        return True
-    finally:
-        for task in (stopping, *waiting):
-            task.cancel()
+def _reload(processes: Sequence[Process]) -> None:
+    """Let all processes load their certificates again."""
+    for process in processes:
+        process.reload()
 
 
 def _announce(config: NodeConfig, processes: Sequence[Process], started_at: float) -> None:

@@ -66,7 +66,7 @@ from .listeners import (
 )
 from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 from .security import audit_settings, security_settings
-from .signals import stop_on_signals
+from .signals import stop_on_signals, stop_with_parent
 from .supervisor import Supervisor
 
 log = get_logger(__name__)
@@ -296,14 +296,21 @@ _TRY = (
 _TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 
-async def serve(config: NodeConfig, started_at: float, supervisor: Supervisor | None = None) -> None:
-    """Run a node until a signal; `supervisor` learns when it is ready and when it stops."""
+async def serve(
+    config: NodeConfig, started_at: float, supervisor: Supervisor | None = None, *, is_child: bool = False
+) -> None:
+    """Run a node until a signal; `supervisor` learns when it is ready and when it stops.
+
+    A child stops when its standard input ends, too.
+    """
     supervisor = supervisor or Supervisor()
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_collections_short()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    stop_on_signals(stop, is_supervised=supervisor.is_present)
+    stop_on_signals(stop, is_supervised=supervisor.is_present or is_child)
+    if is_child:
+        stop_with_parent(stop)
     config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
     certificates = certificates_of(config, loop)

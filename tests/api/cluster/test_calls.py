@@ -1,6 +1,7 @@
 """Calls and posts between nodes, over real connections."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,28 @@ async def test_the_owner_is_told_of_a_lost_connection_and_of_a_refused_probe() -
         task.cancel()
         await asyncio.wait([task])
     assert peers.link(TWO).state is LinkState.CLOSED
+
+
+async def test_a_node_that_has_ended_stays_so_when_its_name_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a container goes soon after its process."""
+    told: list[Any] = []
+    async with a_node(2) as node:
+        peers = peers_of(local(1), node, events=Events(on_lost=lambda *what: told.append(what)))
+        task = asyncio.create_task(peers.run())
+        await peers.call(TWO, Ping(text=""), 5000)
+    await until(lambda: told == [(2, False), (2, True)])
+    asked: list[str] = []
+
+    async def unknown(host: str, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    await until(lambda: len(asked) > 1)
+    assert peers.link(TWO).status().is_refused
+    assert told == [(2, False), (2, True)]
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_a_refused_attempt_without_a_connection_before_says_nothing() -> None:

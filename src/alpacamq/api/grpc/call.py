@@ -206,7 +206,7 @@ class Call(Generic[Q, R]):
         remaining_ms = self.caller.remaining_ms
         key = self.caller.key
         if key is not None and key.expires_ms is not None:
-            remaining_ms = key.expires_ms - self.backend.broker.clock.now_ms()
+            remaining_ms = key.expires_ms - self.backend.broker.time.now_ms()
         if remaining_ms is None:
             return await access.while_allowed(work, self.caller, check)
         try:

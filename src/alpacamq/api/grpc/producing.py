@@ -293,7 +293,7 @@ class RecordWriter:
                 indexes = by_partition[partition] = []
             indexes.append(index)
             write.place(index, partition)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         for partition, indexes in by_partition.items():
             body = batch_body([records[index][0] for index in indexes])
             await self._begin_batch(
@@ -362,7 +362,7 @@ class RecordWriter:
         if len(places) != 1 or (known.partitions > 1 and is_spread):
             raise InvalidField("records", "all records with a base_sequence must be for one partition")
         (partition,) = places
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         data = write_batch(
             (
                 Record(

@@ -331,7 +331,7 @@ class WorkStream:
 
     def _drop_expired(self) -> bool:
         """Forget deliveries whose leases have expired; return whether there were any."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         expired = [number for number, lease in self._leases.items() if lease.deadline_ms < now_ms]
         for number in expired:
             del self._leases[number]
@@ -409,7 +409,7 @@ class WorkStream:
     async def _settle(self, settlements: Sequence[tuple[int, Settlement]], response: q.WorkResponse) -> None:
         """Settle deliveries, and add the results to a response."""
         results = await self._results([settlement for _, settlement in settlements])
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         leases, settled = self._leases, response.settled
         for (number, settlement), error in zip(settlements, results, strict=True):
             if error is None:

@@ -445,7 +445,7 @@ class ProduceRequests:
         tenant: str | None,
     ) -> Iterator[None]:
         """Stage the batches of a request, with a stop after each; the rest goes to `deferred`."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.time.now_ms()
         topics = self._broker.topics
         find = topics.find
         access = self._broker.access

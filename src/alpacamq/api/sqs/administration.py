@@ -163,7 +163,7 @@ class Administration:
         self._purged[queue.topic.id] = now
         try:
             # Before the purge, which forgets the deduplication ids of messages that no longer wait.
-            await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
+            await self._cancel_delayed(queue.name, self._broker.time.now_ms())
             await self._broker.purge_queue(queue.id)
         except BaseException:
             self._purged.pop(queue.topic.id, None)

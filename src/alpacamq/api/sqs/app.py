@@ -129,7 +129,7 @@ class SqsApi:
         self._audit = broker.audit
         self._metadata = broker.metadata
         self._quotas = broker.quotas
-        self._signatures = Signatures(settings, broker.clock, broker.access)
+        self._signatures = Signatures(settings, broker.time, broker.access)
         # Request ids look like those of AWS: a random prefix and a counter.
         self._id_start = str(uuid4())[:24]
         self._requests = count()

@@ -290,7 +290,9 @@ class PeerLink:
             if not self._is_refused:
                 self._is_refused = True
                 self._events.on_lost(self.node_id, True)
-        else:
+        elif isinstance(error, HandshakeFailed):
+            # Something listens there again. An unknown name or silence says nothing: name and address of a
+            # container go soon after its process.
             self._is_refused = False
 
     def _fail_waiting(self) -> None:

@@ -59,7 +59,7 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
         raise ConflictingInput("/owner: a key acts for a user; name one", "/owner")
     if unknown := sorted(set(body.scopes) - _SCOPES.keys()):
         raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}", "/scopes")
-    now_ms = call.backend.broker.clock.now_ms()
+    now_ms = call.backend.broker.time.now_ms()
     expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
     if (remaining_ms := call.caller.remaining_ms) is not None:
         # A token or certificate that ends must not create a key that does not, which its issuer could not
@@ -92,7 +92,7 @@ async def rotate_key(call: Call[OfKey, Rotation]) -> CreatedKey:
         call.check_cluster(Operation.ALTER)  # nor must a token or certificate, which ends
     if old is None:
         raise UnknownApiKey(f"no API key has the id {key_id!r}")
-    if old.is_expired(call.backend.broker.clock.now_ms()):
+    if old.is_expired(call.backend.broker.time.now_ms()):
         raise ConflictingInput("the key has expired; create a new one", "id")
     key, text = await access.rotate_api_key(old, overlap_ms=call.body.overlap_ms)
     fields = msgspec.structs.asdict(_shown(key, None))

@@ -217,7 +217,7 @@ async def publish(call: Call[Nothing, TransactionalMessages]) -> PublishedMessag
         producer_id=body.producer_id,
         producer_epoch=body.producer_epoch,
     )
-    messages = to_messages(body.messages, broker.clock.now_ms())
+    messages = to_messages(body.messages, broker.time.now_ms())
     results = await publish_all(call, body.topic, messages, producer)
     return published_messages(body.topic, results)
 

@@ -1,6 +1,7 @@
-/* Lets calls of a process on files below one directory fail with EIO, for LD_PRELOAD.
+/* Changes what system calls do for one process, for LD_PRELOAD: calls on files below one directory fail with EIO or
+   take longer, and the clock shows another time.
 
-   EIO_UNDER is the directory, EIO_CONTROL a file with struct control: it is mapped, so that the test can change
+   CALLS_UNDER is the directory, CALLS_CONTROL a file with struct control: it is mapped, so that the test can change
    it while the process runs. */
 
 #define _GNU_SOURCE
@@ -8,17 +9,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 struct control {
-    int fails[3]; /* how many calls fail: reads, writes, syncs; -1: all */
+    int64_t clock_s; /* how many seconds the clock is ahead */
+    int fails[3];    /* how many calls fail: reads, writes, syncs; -1: all */
     int failed[3];
+    int delay_ms[3]; /* by how much each call is delayed */
+    int delayed[3];
     char match[240]; /* only files with this in their path */
 };
 enum { READ, WRITE, SYNC };
@@ -27,8 +34,8 @@ static struct control *control;
 static const char *under;
 
 __attribute__((constructor)) static void open_control(void) {
-    under = getenv("EIO_UNDER");
-    const char *path = getenv("EIO_CONTROL");
+    under = getenv("CALLS_UNDER");
+    const char *path = getenv("CALLS_CONTROL");
     int fd = under && path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
@@ -38,8 +45,12 @@ __attribute__((constructor)) static void open_control(void) {
         control = at;
 }
 
+static int is_concerned(const char *path) {
+    return strncmp(path, under, strlen(under)) == 0 && strstr(path, control->match);
+}
+
 static int path_fails(int kind, const char *path) {
-    if (strncmp(path, under, strlen(under)) != 0 || !strstr(path, control->match))
+    if (!is_concerned(path))
         return 0;
     int left = __atomic_load_n(&control->fails[kind], __ATOMIC_SEQ_CST);
     while (left > 0 && !__atomic_compare_exchange_n(&control->fails[kind], &left, left - 1, 0, __ATOMIC_SEQ_CST,
@@ -53,7 +64,7 @@ static int path_fails(int kind, const char *path) {
 }
 
 static int fails(int kind, int fd) {
-    if (!control || !control->fails[kind])
+    if (!control || (!control->fails[kind] && !control->delay_ms[kind]))
         return 0;
     char link[32], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -61,6 +72,12 @@ static int fails(int kind, int fd) {
     if (size <= 0)
         return 0;
     path[size] = 0;
+    int delay_ms = control->delay_ms[kind];
+    if (delay_ms && is_concerned(path)) {
+        struct timespec delay = {delay_ms / 1000, delay_ms % 1000 * 1000000L};
+        nanosleep(&delay, NULL);
+        __atomic_add_fetch(&control->delayed[kind], 1, __ATOMIC_SEQ_CST);
+    }
     return path_fails(kind, path);
 }
 
@@ -126,3 +143,33 @@ static int creates(int flags, const char *path) {
 
 WRAP_OPEN(open)
 WRAP_OPEN(open64)
+
+/* The clock. File systems keep the machine's. */
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real)
+        real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (result == 0 && control && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        now->tv_sec += control->clock_s;
+    return result;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    static int (*real)(struct timeval *restrict, void *restrict);
+    if (!real)
+        real = dlsym(RTLD_NEXT, "gettimeofday");
+    int result = real(now, zone);
+    if (result == 0 && control)
+        now->tv_sec += control->clock_s;
+    return result;
+}
+
+time_t time(time_t *into) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (into)
+        *into = now.tv_sec;
+    return now.tv_sec;
+}
