@@ -351,8 +351,8 @@ class Supervisor:
     def _read(self, output: IO[bytes]) -> bytes:
         """Read what a run writes next; empty at its end. Notes a stop meanwhile."""
         while True:
-            ready, _, _ = select.select([output, self._woken], [], [])
-            if output in ready:
+            ready, _, _ = select.select([output.fileno(), self._woken], [], [])
+            if output.fileno() in ready:
                 return os.read(output.fileno(), _CHUNK_BYTES)
             os.read(self._woken, _CHUNK_BYTES)
             self._note()
