@@ -18,11 +18,14 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from alpacamq.cli.main import parse
 from alpacamq.node.config import load
+from alpacamq_spark.pipelines import load as load_pipeline
 
 from .files import ROOT, alerts
 
 CHART = ROOT / "deploy" / "helm" / "alpacamq"
+PIPELINE = ROOT / "deploy" / "kubernetes" / "pipeline.yaml"
 CHARTS = Path(__file__).parent / "charts"
 SETS = sorted(CHARTS.glob("*.yaml"))
 STORED = CHARTS / "rendered"
@@ -113,7 +116,7 @@ def test_kubernetes_accepts_every_object_strictly(version: str, tmp_path: Path) 
         if each["apiVersion"].partition("/")[0] not in _CRD_GROUPS
     ]
     file = tmp_path / "all.yaml"
-    file.write_text(yaml.safe_dump_all(known))
+    file.write_text(yaml.safe_dump_all([*known, *yaml.safe_load_all(PIPELINE.read_text())]))
     ran = subprocess.run(
         [sys.executable, "-m", "kubernetes_validate", "--strict", "--kubernetes-version", version, file],
         capture_output=True,
@@ -122,6 +125,22 @@ def test_kubernetes_accepts_every_object_strictly(version: str, tmp_path: Path) 
         env={**os.environ, "PYTHONPATH": str(VALIDATE)},
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_example_of_a_pipeline_runs_one_that_is_valid(tmp_path: Path) -> None:
+    settings, _, deployment = yaml.safe_load_all(PIPELINE.read_text())
+    [(name, text)] = settings["data"].items()
+    (tmp_path / name).write_text(text)
+    pipeline = load_pipeline(tmp_path / name)
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    parsed = parse(container["command"][3:])
+    assert parsed.foreground
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert parsed.files == [Path("/etc/pipeline") / name]
+    assert "/etc/pipeline" in mounts
+    assert not pipeline.ends_by_itself
+    assert any(pipeline.checkpoint_place.startswith(f"{place}/") for place in mounts)
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
 _CRD_GROUPS = {kind.partition("/")[0] for kind in CRDS}

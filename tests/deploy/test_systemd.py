@@ -1,5 +1,6 @@
 """The systemd unit, and what the broker reports to a service manager."""
 
+import re
 import shutil
 import signal
 import socket
@@ -9,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.cli.main import parse
 from alpacamq.node.supervisor import Supervisor
 from tests.conftest import NewBroker
 from tests.service_manager import PATIENCE_S, Manager
 
 from .files import ROOT
 
-UNIT = ROOT / "deploy" / "systemd" / "alpacamq.service"
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 
 
 @pytest.fixture
@@ -75,11 +77,11 @@ def test_the_watchdog_of_another_process_is_not_ours() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
+    unit = tmp_path / path.name.replace("@", "@archive")
     # It has to exist for the check.
-    command = shutil.which("true")
-    text = UNIT.read_text().replace("ExecStart=/opt/alpacamq/bin/alpacamq", f"ExecStart={command}")
+    text = re.sub(r"ExecStart=/opt/alpacamq/bin/\w+", f"ExecStart={shutil.which('true')}", path.read_text())
     unit.write_text(text.replace("User=alpacamq\nGroup=alpacamq", "User=daemon\nGroup=daemon"))
     ran = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
@@ -88,12 +90,22 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_the_unit_is_hardened() -> None:
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_the_units_are_hardened(path: Path) -> None:
     """systemd rates the exposure of a unit: 10 is everything, 0 nothing."""
     ran = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNIT)],
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(path)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_unit_of_pipelines_runs_a_command_that_exists() -> None:
+    text = next(path for path in UNITS if "pipeline" in path.name).read_text()
+    command = next(line for line in text.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
+    assert Path(command.split()[0]).name == "alpacactl"
+    parsed = parse(command.replace("%i", "archive").split()[1:])
+    assert parsed.foreground
+    assert parsed.files == [Path("/etc/alpacamq/pipelines/archive.toml")]

@@ -40,4 +40,8 @@ class PipelineProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     # Values that could not be decoded.
     malformed: int = 0
+    # When the last batch was complete.
+    batch_at: int | None = None
+    # Runs that failed or were killed since the pipeline first reported.
+    failures: int = 0
     error: Annotated[str, Meta(max_length=MAX_ERROR_LENGTH)] = ""

@@ -45,7 +45,7 @@ BUILD_INFO = _gauge(
 HEALTH = _gauge("alpacamq_health", "1 while a check of /healthz passes, else 0.", "check")
 SERIES_DROPPED = _gauge(
     "alpacamq_metrics_series_dropped",
-    "Topics, groups and queues without series of their own: see [metrics] max_topics, max_groups.",
+    "Topics, groups, queues and pipelines without series of their own: see [metrics] max_topics, max_groups.",
     "label",
 )
 
@@ -369,6 +369,36 @@ THROTTLED_OUT = _counter(
 )
 PEER_LINKS = _gauge("alpacamq_peer_links", "Connections to other nodes, by state.", "state")
 PEER_CALLS = _gauge("alpacamq_peer_calls_in_flight", "Calls to other nodes that wait for a reply.")
+
+PIPELINES = _gauge(
+    "alpacamq_pipeline",
+    "1 for the state of a data pipeline: running, silent (no report for a minute), done, stopped or failed.",
+    *("pipeline", "kind", "state"),
+)
+PIPELINE_LAG = _gauge(
+    "alpacamq_pipeline_lag", "Messages after the last batch of a data pipeline, at its end.", "pipeline"
+)
+PIPELINE_ROWS = _counter(
+    "alpacamq_pipeline_rows_total", "Records that the current run of a data pipeline has read.", "pipeline"
+)
+PIPELINE_MALFORMED = _counter(
+    "alpacamq_pipeline_malformed_total",
+    "Values that the current run of a data pipeline could not decode.",
+    "pipeline",
+)
+PIPELINE_FAILURES = _counter(
+    "alpacamq_pipeline_failures_total", "Runs of a data pipeline that failed or were killed.", "pipeline"
+)
+PIPELINE_LAST_BATCH = _gauge(
+    "alpacamq_pipeline_last_batch_timestamp_seconds",
+    "When the last batch of a data pipeline was complete.",
+    "pipeline",
+)
+PIPELINE_LAST_REPORT = _gauge(
+    "alpacamq_pipeline_last_report_timestamp_seconds",
+    "When a data pipeline last reported; its metrics end an hour later.",
+    "pipeline",
+)
 
 CATALOGUE: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))
 

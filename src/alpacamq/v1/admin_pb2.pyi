@@ -720,7 +720,7 @@ class ListPipelinesResponse(_message.Message):
     def __init__(self, pipelines: _Optional[_Iterable[_Union[PipelineReport, _Mapping]]] = ...) -> None: ...
 
 class PipelineReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "started", "updated", "rows", "rows_per_second", "lag", "batch", "malformed", "error", "silent")
+    __slots__ = ("name", "kind", "state", "started", "updated", "rows", "rows_per_second", "lag", "batch", "malformed", "error", "silent", "batch_at", "failures")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -733,6 +733,8 @@ class PipelineReport(_message.Message):
     MALFORMED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_AT_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -745,4 +747,6 @@ class PipelineReport(_message.Message):
     malformed: int
     error: str
     silent: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., started: _Optional[int] = ..., updated: _Optional[int] = ..., rows: _Optional[int] = ..., rows_per_second: _Optional[float] = ..., lag: _Optional[int] = ..., batch: _Optional[int] = ..., malformed: _Optional[int] = ..., error: _Optional[str] = ..., silent: bool = ...) -> None: ...
+    batch_at: int
+    failures: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., started: _Optional[int] = ..., updated: _Optional[int] = ..., rows: _Optional[int] = ..., rows_per_second: _Optional[float] = ..., lag: _Optional[int] = ..., batch: _Optional[int] = ..., malformed: _Optional[int] = ..., error: _Optional[str] = ..., silent: bool = ..., batch_at: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...

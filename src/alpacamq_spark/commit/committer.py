@@ -18,8 +18,6 @@ import msgspec
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.fetch import PartitionFetcher
-from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.client.kafka.transactional import (
     ProducerIdentity,
@@ -33,10 +31,11 @@ from alpacamq.model.batch import TRANSACTIONAL, Codec
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
-from alpacamq.model.records import Record, read_records, write_batch
-from alpacamq_spark.errors import InDoubt, ReadStalled, SinkFenced, StagedWriteLost
+from alpacamq.model.records import Record, write_batch
+from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
+from alpacamq_spark.last_record import last_record
 from alpacamq_spark.read.subscription import COMMITS_TOPIC
-from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
+from alpacamq_spark.retry import retry
 from alpacamq_spark.write.staging import OPEN, AttemptId, Batch, StagedWrite, unnamed_sink
 
 _PARTITIONS = 8
@@ -49,7 +48,6 @@ _SETTINGS = {
 }
 # A driver that dies while deciding blocks readers of the partition for this long at most.
 _DECIDE_TIMEOUT_MS = 10_000
-_FIRST_LOOK = 256
 # Superseded runs that a sink's decision lists.
 _MAX_SUPERSEDED = 100
 
@@ -144,13 +142,8 @@ class DecisionLog:
 
     def last(self) -> Decision | None:
         """Return the last decision, or None. Searches backwards, because it is near the end."""
-        extent = retry(lambda: extents(self._cluster, [self._partition]))[self._partition]
-        look, end = _FIRST_LOOK, extent.end
-        while True:
-            start = max(extent.start, extent.end - look)
-            if (found := self._last_between(start, end)) is not None or start == extent.start:
-                return found
-            look, end = 8 * look, start
+        found = last_record(self._cluster, self._partition, self._sink.encode())
+        return None if found is None else _read(found)
 
     def write(self, decision: Decision) -> None:
         """Write a decision. Raises Refused with a fencing error if another driver has claimed the sink."""
@@ -171,25 +164,6 @@ class DecisionLog:
         retry(lambda: send_batches(self._cluster, producer, {self._partition: batch}))
         retry(lambda: end_transaction(self._cluster, producer, committed=True))
         self._written += 1
-
-    def _last_between(self, start: int, end: int) -> Decision | None:
-        fetcher = PartitionFetcher(self._cluster, self._partition, Isolation.COMMITTED)
-        found = None
-        position = start
-        deadline = time.monotonic() + RETRY_TIMEOUT_S
-        while position < end:
-            at = position
-            fetched = retry(lambda at=at: fetcher.fetch(at))  # type: ignore[misc]
-            for batch in fetched.batches:
-                if batch.is_visible:
-                    for record in read_records(batch.data):
-                        if record.key == self._sink.encode() and start <= record.offset < end:
-                            found = _read(record)
-                position = max(position, batch.header.next_offset)
-            # A pending decision of another sink in the same partition blocks reading.
-            if position < end and time.monotonic() > deadline:
-                raise ReadStalled(f"{self._partition} cannot be read to {end}, only to {position}")
-        return found
 
 
 def _read(record: Record) -> Decision | None:

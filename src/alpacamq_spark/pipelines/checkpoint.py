@@ -4,6 +4,8 @@ stream/         Spark's own checkpoint of the query
 id              the identity of this checkpoint, to recognise data written with another
 last-run.json   result of the last run
 lock            held by the process that runs the pipeline
+service/        state and log of its supervisor
+moved-to        in a checkpoint that was moved: its new place
 spark.log       Spark's log; spark-console.log has its console output
 """
 
@@ -37,6 +39,8 @@ _LOCK = "lock"
 _LOCK_TRIES = 10
 _LOCK_PAUSE_S = 0.02
 _LAST_RUN = "last-run.json"
+# In the former place of a checkpoint: where it is now.
+MOVED = "moved-to"
 _ID = "id"
 
 
@@ -65,12 +69,48 @@ class StreamPosition:
     is_batch_open: bool
 
 
+class ProcessLock:
+    """A file that at most one process of this machine holds; it contains the id of that process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextmanager
+    def held(self, refusal: str) -> Iterator[None]:
+        """Hold the lock. Raises PipelineBusy with `refusal`, in which {} is the process that holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+") as lock:
+            if not _locked(lock):
+                lock.seek(0)
+                who = lock.read(20).strip()
+                raise PipelineBusy(refusal.format(f" (process {who})" if who else ""))
+            lock.seek(0)
+            lock.truncate()
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def holder(self) -> int | None:
+        """Return the process that holds the lock, or None; 0 if it has not written its id yet."""
+        try:
+            with self._path.open("r") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    who = lock.read(20).strip()
+                    return int(who) if who.isascii() and who.isdigit() else 0
+        except FileNotFoundError:
+            pass
+        return None
+
+
 class Checkpoint:
     """One pipeline's checkpoint; `spark` is needed only if it is on another machine."""
 
     def __init__(self, place: str, spark: "SparkSession | None" = None) -> None:
         self.place = place.rstrip("/") or place
         self._path = local_path(place)
+        self._lock = None if self._path is None else ProcessLock(self._path / _LOCK)
         self.storage: Storage = storage_at(place, spark)
 
     @property
@@ -94,34 +134,25 @@ class Checkpoint:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock the checkpoint. Raises PipelineBusy. Works on one machine only."""
-        if self._path is None:
+        if self._lock is None:
             yield
             return
-        self._path.mkdir(parents=True, exist_ok=True)
-        with (self._path / _LOCK).open("a+") as lock:
-            if not _locked(lock):
-                lock.seek(0)
-                who = lock.read(20).strip()
-                raise PipelineBusy(
-                    f"the pipeline is already running{f' (process {who})' if who else ''}, "
-                    f"on the checkpoint {self.place}"
-                )
-            lock.seek(0)
-            lock.truncate()
-            lock.write(str(os.getpid()))
-            lock.flush()
+        if (moved := self.storage.read(MOVED)) is not None:
+            now = moved.decode(errors="replace").strip()
+            raise BadPlan(
+                f"the checkpoint {self.place} was moved to {now}: set checkpoint = {json.dumps(now)} in the "
+                f"file of the pipeline; or delete {self.place}/{MOVED}, to begin a new one there"
+            )
+        with self._lock.held(f"the pipeline is already running{{}}, on the checkpoint {self.place}"):
             yield
 
     def is_held(self) -> bool:
         """Return whether a process is running the pipeline."""
-        if self._path is None or not (self._path / _LOCK).exists():
-            return False
-        with (self._path / _LOCK).open("r") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return self._lock is not None and self._lock.holder() is not None
+
+    def holder(self) -> int | None:
+        """Return the process that runs the pipeline on this machine, if any."""
+        return None if self._lock is None else self._lock.holder()
 
     def last_run(self) -> LastRun | None:
         """Return the result of the last run, or None."""
@@ -189,8 +220,13 @@ def _offsets(stored: bytes) -> dict[TopicPartition, int]:
     """Parse an entry of Spark's offset log: a version, metadata, then one line for each source."""
     found: dict[TopicPartition, int] = {}
     for line in stored.decode(errors="replace").splitlines()[2:]:
-        try:
-            found |= from_json(json.loads(line))
-        except (ValueError, AttributeError, TypeError):
-            continue  # another source
+        found |= offsets_in(line)
     return found
+
+
+def offsets_in(line: str) -> dict[TopicPartition, int]:
+    """Parse the offsets of one source; empty if it is a source of another kind."""
+    try:
+        return from_json(json.loads(line))
+    except (ValueError, AttributeError, TypeError):
+        return {}

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from alpacamq.client.connect import Tls, parse_address
+from alpacamq.client.errors import NotFound
 from alpacamq.client.http.connection import DEFAULT_PORT as DEFAULT_HTTP_PORT
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import committed_offsets, extents
 from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.pipelines import PipelineProgress
 
 from .checkpoint import Checkpoint, LastRun, local_checkpoint
 from .definition import (
+    AVAILABLE_NOW,
+    ONCE,
     SUFFIXES,
     Analytics,
     Archive,
@@ -26,11 +31,13 @@ from .definition import (
     Kind,
     Replay,
     Transform,
+    check_trigger,
     name_of,
     read_definition,
 )
 from .errors import InvalidPipeline
 from .replay.plan import ReplayPlan, ReplayProgress
+from .reporting import last_report
 from .run import (
     ANYONE,
     BrokerAccess,
@@ -42,6 +49,7 @@ from .run import (
     RunResult,
     Section,
 )
+from .service import Phase, Service, service_status
 from .sources import reach
 from .storage import local_path
 from .timestamps import format_timestamp
@@ -93,6 +101,19 @@ class Pipeline:
     def using(self, access: BrokerAccess) -> "Pipeline":
         """Return the pipeline with another user, or other TLS files."""
         return replace(self, access=access)
+
+    def triggered(self, trigger: str) -> "Pipeline":
+        """Return the pipeline with another trigger. Raises InvalidPipeline if it has none."""
+        if not isinstance(self.definition, Archive | Transform):
+            raise InvalidPipeline(f"a pipeline of kind {self.definition.kind} has no trigger")
+        check_trigger(trigger)
+        return replace(self, definition=msgspec.structs.replace(self.definition, trigger=trigger))
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether a run ends once it has processed what there is."""
+        definition = self.definition
+        return not isinstance(definition, Archive | Transform) or definition.trigger in (ONCE, AVAILABLE_NOW)
 
     def executing(self) -> "Pipeline":
         """Return the pipeline with `execute` set, for redrives."""
@@ -267,7 +288,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-NEW, RUNNING, CRASHED, UNKNOWN = "new", "running", "crashed", "unknown"
+NEW, STARTING, RUNNING, CRASHED, UNKNOWN = "new", "starting", "running", "crashed", "unknown"
 
 
 def state_of(checkpoint: Checkpoint | None) -> str:
@@ -282,6 +303,17 @@ def state_of(checkpoint: Checkpoint | None) -> str:
     return CRASHED if last.ended_ms is None else last.outcome
 
 
+def listed_state(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str:
+    """Return the state of a pipeline, or of its supervisor between two runs."""
+    state, service = state_of(checkpoint), Service(pipeline)
+    if state == RUNNING or service.supervisor() is None:
+        return state
+    supervised = service.state()
+    if supervised is None or supervised.phase is Phase.RUNNING:
+        return STARTING
+    return supervised.phase
+
+
 def status_of(pipeline: Pipeline) -> Report:
     """Return a pipeline's state, last run, position and lag."""
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
@@ -289,7 +321,9 @@ def status_of(pipeline: Pipeline) -> Report:
     position = None if checkpoint is None else checkpoint.position()
     group = f"pipeline-{pipeline.name}"
     offsets: Mapping[TopicPartition, int] = position.offsets if position is not None else {}
-    rows = _places(pipeline, group, offsets) if pipeline.definition.is_stream else []
+    with reach(pipeline.broker, pipeline.access) as cluster:
+        rows = _places(cluster, group, offsets) if pipeline.definition.is_stream else []
+        reported = last_report(cluster, pipeline.name)
     lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
     lag = sum(lags) if lags else None
     run: dict[str, Plain] | None = None
@@ -301,8 +335,10 @@ def status_of(pipeline: Pipeline) -> Report:
             "rows": last.rows,
             "error": last.error,
         }
-    state = state_of(checkpoint)
+    state = listed_state(pipeline, checkpoint)
     replay = _replay(checkpoint)
+    batch = _last_batch(reported)
+    service = service_status(Service(pipeline))
     data: dict[str, Plain] = {
         "name": pipeline.name,
         "kind": pipeline.definition.kind,
@@ -312,6 +348,9 @@ def status_of(pipeline: Pipeline) -> Report:
         "batch": None if position is None else position.batch,
         "lag": lag,
         "last_run": run,
+        "last_batch": batch,
+        "malformed": None if reported is None else reported.malformed,
+        "service": None if service is None else service.data,
         "partitions": rows,
         **({"replay": replay} if replay else {}),
     }
@@ -324,22 +363,27 @@ def status_of(pipeline: Pipeline) -> Report:
     if run is not None:
         shown = [run["started_at"], run["ended_at"], run["outcome"], run["rows"]]
         sections.append(Section(["last run", "ended", "outcome", "rows"], [shown]))
+    if batch is not None:
+        columns = ["last batch", "at", "rows of the run", "rows/s", "malformed", "failures"]
+        sections.append(Section(columns, [list(batch.values())]))
+    if service is not None:
+        sections.append(service.section)
     if replay:
         sections.append(Section(list(replay), [list(replay.values())], title="replay"))
     if pipeline.definition.is_stream:
         columns = ["topic", "partition", "done", "committed", "end", "lag"]
         sections.append(Section(columns, [[row[name] for name in columns] for row in rows], title="position"))
     notes = [f"the last run failed: {last.error}"] if last is not None and last.error else []
+    notes += [] if service is None else service.notes
     return Report(data=data, sections=sections, notes=notes)
 
 
-def _places(pipeline: Pipeline, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
+def _places(cluster: Cluster, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
     """Return the position of each partition by checkpoint, which is authoritative, and by group."""
-    with reach(pipeline.broker, pipeline.access) as cluster:
-        committed = committed_offsets(cluster, group)
-        there = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
-        places = sorted(done.keys() | committed.keys())
-        spans = extents(cluster, [place for place in places if place in there])
+    committed = committed_offsets(cluster, group)
+    there = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
+    places = sorted(done.keys() | committed.keys())
+    spans = extents(cluster, [place for place in places if place in there])
     rows: list[dict[str, Plain]] = []
     for place in places:
         end = spans[place].end if place in spans else None
@@ -355,6 +399,52 @@ def _places(pipeline: Pipeline, group: str, done: Mapping[TopicPartition, int]) 
             }
         )
     return rows
+
+
+def checkpoint_report(pipeline: Pipeline) -> Report:
+    """Return what a checkpoint contains: its identity, its batches and its position; needs no broker."""
+    checkpoint = local_checkpoint(pipeline.checkpoint_place)
+    if checkpoint is None or not checkpoint.storage.names():
+        raise NotFound("checkpoint on this machine", pipeline.checkpoint_place)
+    position, last = checkpoint.position(), checkpoint.last_run()
+    rows: list[dict[str, Plain]] = [
+        {"topic": place.topic, "partition": place.partition, "offset": offset}
+        for place, offset in sorted(({} if position is None else position.offsets).items())
+    ]
+    data: dict[str, Plain] = {
+        "name": pipeline.name,
+        "checkpoint": checkpoint.place,
+        "state": state_of(checkpoint),
+        "id": (checkpoint.storage.read("id") or b"").decode(errors="replace").strip() or None,
+        "query": checkpoint.query(),
+        "batch": None if position is None else position.batch,
+        "is_batch_open": position is not None and position.is_batch_open,
+        "last_run": None if last is None else format_timestamp(last.started_ms),
+        "offsets": rows,
+    }
+    columns = ["state", "batch", "is_batch_open", "last_run"]
+    return Report(
+        data=data,
+        sections=[
+            Section(["checkpoint"], [[checkpoint.place]]),
+            Section(["state", "batch", "batch open", "last run"], [[data[name] for name in columns]]),
+            Section(["topic", "partition", "offset"], [list(row.values()) for row in rows], title="position"),
+        ],
+    )
+
+
+def _last_batch(reported: PipelineProgress | None) -> dict[str, Plain] | None:
+    """Return what the pipeline has reported to the broker of its last batch."""
+    if reported is None or reported.batch is None:
+        return None
+    return {
+        "batch": reported.batch,
+        "at": None if reported.batch_at is None else format_timestamp(reported.batch_at),
+        "rows_of_run": reported.rows,
+        "rows_per_second": round(reported.rows_per_second, 1),
+        "malformed": reported.malformed,
+        "failures": reported.failures,
+    }
 
 
 def _replay(checkpoint: Checkpoint | None) -> dict[str, Plain]:
@@ -383,7 +473,7 @@ def listed(directory: Path) -> Report:
                 {
                     "name": pipeline.name,
                     "kind": pipeline.definition.kind,
-                    "state": state_of(checkpoint),
+                    "state": listed_state(pipeline, checkpoint),
                     "last_run": None if last is None else format_timestamp(last.started_ms),
                     "file": str(path),
                     "error": None,

@@ -17,6 +17,7 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.producer import Producer
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.pipelines import (
     MAX_ERROR_LENGTH,
     MAX_NAME_LENGTH,
@@ -24,6 +25,7 @@ from alpacamq.model.pipelines import (
     PipelineProgress,
     PipelineState,
 )
+from alpacamq_spark.last_record import last_record
 
 from .run import ANYONE, BatchDone, BrokerAccess, ProgressListener, RunResult
 from .sources import reach
@@ -56,6 +58,8 @@ class ProgressReports:
             started=now_ms,
             updated=now_ms,
         )
+        self._noting = threading.Lock()
+        self._has_history = False
         self._changed = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
@@ -70,6 +74,7 @@ class ProgressReports:
                 lag=done.lag,
                 batch=done.batch,
                 malformed=done.malformed,
+                batch_at=_now_ms(),
             )
             listener.batch(done)
 
@@ -96,13 +101,15 @@ class ProgressReports:
             self._note(state=PipelineState.STOPPED)
         elif error is not None:
             words = str(error) if isinstance(error, AlpacaError) else f"{type(error).__name__}: {error}"
-            self._note(state=PipelineState.FAILED, error=words[:MAX_ERROR_LENGTH])
+            failures = self._progress.failures + 1
+            self._note(state=PipelineState.FAILED, error=words[:MAX_ERROR_LENGTH], failures=failures)
         self._ended.set()
         self._changed.set()
         self._thread.join(_LAST_WORD_S)
 
     def _note(self, **news: object) -> None:
-        self._progress = msgspec.structs.replace(self._progress, **news)
+        with self._noting:
+            self._progress = msgspec.structs.replace(self._progress, **news)
         self._changed.set()
 
     def _run(self) -> None:
@@ -127,10 +134,39 @@ class ProgressReports:
 
     def _send(self, cluster: Cluster) -> None:
         _make_topic(cluster)
+        if not self._has_history:
+            self._continue(last_report(cluster, self._progress.name))
+            self._has_history = True
         progress = msgspec.structs.replace(self._progress, updated=_now_ms())
         producer = Producer(cluster, PIPELINES_TOPIC)
         producer.add(progress.name.encode(), msgspec.json.encode(progress))
         producer.flush()
+
+    def _continue(self, last: PipelineProgress | None) -> None:
+        """Go on counting failures from the last report of the pipeline, which a killed run did not end."""
+        if last is not None:
+            was_killed = last.state is PipelineState.RUNNING
+            with self._noting:
+                failures = self._progress.failures + last.failures + was_killed
+                self._progress = msgspec.structs.replace(self._progress, failures=failures)
+
+
+def last_report(cluster: Cluster, name: str) -> PipelineProgress | None:
+    """Return the last report of a pipeline, or None."""
+    try:
+        topic = find_topic(cluster, PIPELINES_TOPIC)
+    except NotFound:
+        return None
+    key = name[:MAX_NAME_LENGTH].encode()
+    # One partition, unless an operator has added some.
+    place = topic.all_partitions()[partition_for_key(key, len(topic.partitions))]
+    record = last_record(cluster, place, key)
+    if record is None or record.value is None:
+        return None
+    try:
+        return msgspec.json.decode(record.value, type=PipelineProgress)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _make_topic(cluster: Cluster) -> None:

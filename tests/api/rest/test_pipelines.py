@@ -71,3 +71,48 @@ def test_invalid_progress_records_are_ignored(own: httpx.Client, value: object) 
     own.post(f"/topics/{TOPIC}/messages", json={"value": "without a key"}).raise_for_status()
     tell(own, "y", progress("y"))
     assert [each["name"] for each in listed(own)] == ["y"]
+
+
+def metrics_of(http: httpx.Client, name: str) -> dict[str, float]:
+    """Return the metrics of a pipeline by the end of their names; that of its state by the state."""
+    found = {}
+    for line in http.get("/metrics").raise_for_status().text.splitlines():
+        if line.startswith("alpacamq_pipeline") and f'pipeline="{name}"' in line:
+            labelled, _, number = line.rpartition(" ")
+            metric, _, labels = labelled.removeprefix("alpacamq_pipeline").removeprefix("_").partition("{")
+            state = labels.rpartition('state="')[2].partition('"')[0]
+            found[metric or state] = float(number)
+    return found
+
+
+def test_metrics_show_the_last_reports_and_end_with_the_pipeline(own: httpx.Client) -> None:
+    assert "alpacamq_pipeline" not in own.get("/metrics").text
+    now_ms = time.time_ns() // 1_000_000
+    tell(own, "a", progress("a", rows=40, lag=7, malformed=4, failures=2, batch_at=5000))
+    tell(own, "b", progress("b", updated=now_ms - 70_000))
+    tell(own, "c", progress("c", updated=now_ms - 3_700_000))
+    shown = metrics_of(own, "a")
+    assert shown.pop("last_report_timestamp_seconds") >= now_ms // 1000
+    assert shown == {
+        "running": 1,
+        "lag": 7,
+        "rows_total": 40,
+        "malformed_total": 4,
+        "failures_total": 2,
+        "last_batch_timestamp_seconds": 5,
+    }
+    assert metrics_of(own, "b")["silent"] == 1
+    assert "lag" not in metrics_of(own, "b")
+    assert metrics_of(own, "c") == {}
+    tell(own, "a", progress("a", state="failed"))
+    assert metrics_of(own, "a")["failed"] == 1
+    tell(own, "a", None)
+    assert metrics_of(own, "a") == {}
+
+
+def test_the_number_of_pipelines_with_metrics_is_bounded(own: httpx.Client) -> None:
+    messages = [{"key": f"p{number}", "value": progress(f"p{number}")} for number in range(203)]
+    own.post(f"/topics/{TOPIC}/messages", json={"messages": messages}).raise_for_status()
+    text = own.get("/metrics").text
+    assert text.count("alpacamq_pipeline_rows_total{") == 200
+    assert 'alpacamq_metrics_series_dropped{label="pipeline"} 3' in text

@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.health import all_checks
 from alpacamq.broker.peers.link import LinkState
+from alpacamq.broker.pipelines import PipelineReports, is_silent
 from alpacamq.broker.remote.status import count_partitions, follower_lags
 from alpacamq.broker.slices import in_slices
 from alpacamq.coordinator.groups import GroupStats
@@ -580,14 +581,64 @@ async def collect_in_progress(text: Exposition, broker: Broker, scope: Scope) ->
     _add_transactions(text, broker, [each for each in found if scope.has_group(each.transactional_id)])
 
 
-class NamedCollectors:
-    """Metrics of topics, groups and queues: all, or those of a tenant."""
+# Pipelines with series of their own, and how long they have them after their last report.
+MAX_PIPELINES = 200
+PIPELINE_SHOWN_MS = 3_600_000
 
-    def __init__(self, broker: Broker, limits: SeriesLimits, tenant: str | None = None) -> None:
+
+class PipelineCollector:
+    """Metrics of data pipelines, by the last report of each; collected by the leader of their topic."""
+
+    def __init__(self, broker: Broker, reports: PipelineReports) -> None:
+        self._broker = broker
+        self._reports = reports
+        self._selection: Selection[str] = Selection(MAX_PIPELINES)
+
+    async def collect(self, text: Exposition) -> int:
+        """Add all metrics; return how many pipelines have none."""
+        if not self._reports.is_here:
+            return 0
+        now_ms = self._broker.clock.now_ms()
+        try:
+            latest = await self._reports.latest()
+        except (AlpacaError, OSError):
+            return 0
+        known = {each.name: each for each in latest if each.updated > now_ms - PIPELINE_SHOWN_MS}
+        # The latest have precedence.
+        chosen = sorted(await self._selection.choose({name: each.updated for name, each in known.items()}))
+        shown = [known[name] for name in chosen]
+        states: dict[Labels, float] = {}
+        for each in shown:
+            state = "silent" if is_silent(each, now_ms) else each.state.value
+            states[each.name, each.kind, state] = 1
+        text.add(m.PIPELINES, states)
+        text.add(m.PIPELINE_LAG, {(each.name,): each.lag for each in shown if each.lag is not None})
+        text.add(m.PIPELINE_ROWS, {(each.name,): each.rows for each in shown})
+        text.add(m.PIPELINE_MALFORMED, {(each.name,): each.malformed for each in shown})
+        text.add(m.PIPELINE_FAILURES, {(each.name,): each.failures for each in shown})
+        text.add(
+            m.PIPELINE_LAST_BATCH,
+            {(each.name,): each.batch_at / 1000 for each in shown if each.batch_at is not None},
+        )
+        text.add(m.PIPELINE_LAST_REPORT, {(each.name,): each.updated / 1000 for each in shown})
+        return len(known) - len(shown)
+
+
+class NamedCollectors:
+    """Metrics of topics, groups, queues and pipelines: all, or those of a tenant, without pipelines."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: SeriesLimits,
+        tenant: str | None = None,
+        pipelines: PipelineReports | None = None,
+    ) -> None:
         scope = Scope(tenant)
         self._topics = TopicCollector(broker, limits.max_topics, scope)
         self._groups = GroupCollector(broker, limits.max_groups, scope)
         self._queues = QueueCollector(broker, limits.max_groups, scope)
+        self._pipelines = None if pipelines is None else PipelineCollector(broker, pipelines)
 
     async def collect(self, text: Exposition) -> None:
         dropped: dict[Labels, float] = {
@@ -595,17 +646,21 @@ class NamedCollectors:
             ("group",): await self._groups.collect(text),
             ("queue",): await self._queues.collect(text),
         }
+        if self._pipelines is not None:
+            dropped[("pipeline",)] = await self._pipelines.collect(text)
         text.add(m.SERIES_DROPPED, dropped)
 
 
 class Collector:
     """Runs all collectors, one request at a time."""
 
-    def __init__(self, broker: Broker, metrics: Metrics, traffic: Traffic) -> None:
+    def __init__(
+        self, broker: Broker, metrics: Metrics, traffic: Traffic, pipelines: PipelineReports
+    ) -> None:
         self._broker = broker
         self._metrics = metrics
         self._traffic = traffic
-        self._named = NamedCollectors(broker, metrics.limits)
+        self._named = NamedCollectors(broker, metrics.limits, pipelines=pipelines)
         self._of_tenants: OrderedDict[str, NamedCollectors] = OrderedDict()
         # Collecting yields to other work; concurrent collections would interfere.
         self._collecting = asyncio.Lock()

@@ -1,89 +1,15 @@
 """The shared arguments of the handlers of the HTTP API."""
 
-import asyncio
 from collections.abc import Mapping
-
-import msgspec
 
 from alpacamq.api.http.login import Login
 from alpacamq.api.metrics.collector import Collector
 from alpacamq.api.metrics.requests import Traffic
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.read.record_reader import Limits
-from alpacamq.cluster.partition_state import PartitionId
+from alpacamq.broker.pipelines import PipelineReports
 from alpacamq.model.address import Address
-from alpacamq.model.errors import OffsetOutOfRange
-from alpacamq.model.ids import TopicId, TopicName
-from alpacamq.model.pipelines import MAX_NAME_LENGTH, PIPELINES_TOPIC, PipelineProgress
-from alpacamq.model.records import Record
-from alpacamq.model.topics import INT64_MAX
 
 from .message_decoding import MessageDecoding
-
-MAX_PIPELINES = 1000
-# Pages read per call; the next call continues there.
-_PAGES = 64
-_LIMITS = Limits(records=1000, size_bytes=1 << 20, before_offset=INT64_MAX)
-
-
-class PipelineReports:
-    """Progress by pipeline name. Any client may write to the topic: invalid records are ignored."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._reading = asyncio.Lock()
-        self._latest: dict[bytes, PipelineProgress] = {}
-        self._topic_id: TopicId | None = None
-        self._next_offsets: dict[int, int] = {}
-
-    async def latest(self) -> list[PipelineProgress]:
-        """Return the progress of all pipelines by name. Raises why the topic cannot be read."""
-        async with self._reading:
-            topics = self._broker.topics
-            topic = topics.image.topics.get(TopicName(PIPELINES_TOPIC))
-            topic_id = None if topic is None else topic.id
-            if topic_id != self._topic_id:
-                self._forget(topic_id)
-            for place in [] if topic is None else topics.places_of(topic.name):
-                await self._read_on(place)
-            return sorted(self._latest.values(), key=lambda each: each.name)
-
-    def _forget(self, topic_id: TopicId | None) -> None:
-        self._topic_id = topic_id
-        self._latest.clear()
-        self._next_offsets.clear()
-
-    async def _read_on(self, place: PartitionId) -> None:
-        index = place.partition
-        if (offset := self._next_offsets.get(index)) is None:
-            offset = (await self._broker.reads.bounds_at(place)).start_offset
-        for _ in range(_PAGES):
-            try:
-                page, _ = await self._broker.reads.read_page(place, offset, _LIMITS, committed=True)
-            except OffsetOutOfRange:
-                self._next_offsets.pop(index, None)  # deleted by retention meanwhile; start over next time
-                return
-            for record in page.records:
-                self._take(record)
-            self._next_offsets[index] = page.next_offset
-            if page.next_offset == offset:
-                return
-            offset = page.next_offset
-
-    def _take(self, record: Record) -> None:
-        key = record.key
-        if not key or len(key) > 4 * MAX_NAME_LENGTH:
-            return
-        # Reinserted: ordered by the latest report.
-        self._latest.pop(key, None)
-        if record.value is None:
-            return
-        try:
-            self._latest[key] = msgspec.json.decode(record.value, type=PipelineProgress)
-        except msgspec.MsgspecError:
-            return
-        if len(self._latest) > MAX_PIPELINES:
-            del self._latest[next(iter(self._latest))]
 
 
 class Backend:
@@ -104,9 +30,13 @@ class Backend:
         self.broker = broker
         self.addresses = addresses
         self.traffic = Traffic()
-        # None if metrics are disabled.
-        self.collector = None if broker.metrics is None else Collector(broker, broker.metrics, self.traffic)
         self.login = Login(broker.access, broker.sessions, broker.cluster_id)
         self.pipelines = PipelineReports(broker)
+        # None if metrics are disabled.
+        self.collector = (
+            None
+            if broker.metrics is None
+            else Collector(broker, broker.metrics, self.traffic, self.pipelines)
+        )
         self.decoding = MessageDecoding(broker)
         self.started_ms = broker.clock.now_ms()

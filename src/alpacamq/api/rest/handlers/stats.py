@@ -11,12 +11,13 @@ from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.parameters import GroupText, TimestampText, TopicText, parse_epoch_ms
 from alpacamq.api.rest.partition_reading import bounds_of_topics
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.pipelines import is_silent
 from alpacamq.broker.remote.history import ReadHistory
 from alpacamq.broker.remote.read_values import Bounds
 from alpacamq.broker.sampling import INTERVAL_S
 from alpacamq.broker.slices import first_names, in_slices
 from alpacamq.model.errors import DamagedLog, StorageFailed
-from alpacamq.model.pipelines import PipelineProgress, PipelineState
+from alpacamq.model.pipelines import PipelineProgress
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
 from alpacamq.security.acls import Operation
 from alpacamq.telemetry.history import SLOTS, Measure
@@ -163,10 +164,6 @@ def _epoch_ms(after: str) -> int:
         raise ConflictingInput(f"after: invalid date {after}", "after") from None
 
 
-# A running pipeline reports every ten seconds.
-SILENT_AFTER_MS = 60_000
-
-
 class ListedPipeline(PipelineProgress, frozen=True, kw_only=True):
     """A pipeline; `silent` if it was running and has not reported for a minute."""
 
@@ -180,13 +177,10 @@ class PipelineList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_pipelines(call: Call[Nothing, Nothing]) -> PipelineList:
-    latest_ms = call.backend.broker.clock.now_ms() - SILENT_AFTER_MS
+    now_ms = call.backend.broker.clock.now_ms()
     return PipelineList(
         pipelines=[
-            ListedPipeline(
-                **msgspec.structs.asdict(each),
-                silent=each.state is PipelineState.RUNNING and each.updated < latest_ms,
-            )
+            ListedPipeline(**msgspec.structs.asdict(each), silent=is_silent(each, now_ms))
             for each in await call.backend.pipelines.latest()
         ]
     )

@@ -17,7 +17,7 @@ export function pipelines(view) {
     (found) =>
       found.pipelines.length
         ? found.pipelines.map(shown)
-        : empty("No pipeline has reported yet. Start one with ", h("code", null, "alpacactl pipeline run FILE")),
+        : empty("No pipeline has reported yet. Start one with ", h("code", null, "alpacactl pipeline start FILE")),
   );
   return "Pipelines";
 }
@@ -34,6 +34,8 @@ function shown(pipeline) {
       ["Lag", pipeline.lag === null ? "–" : h("a", { href: toGroup(`pipeline-${pipeline.name}`) }, format.count(pipeline.lag))],
       ["Batch", format.count(pipeline.batch)],
       pipeline.malformed ? ["Malformed values", format.count(pipeline.malformed)] : null,
+      pipeline.failures ? ["Failed runs", format.count(pipeline.failures)] : null,
+      pipeline.batch_at ? ["Last batch", format.ago(pipeline.batch_at)] : null,
       ["Started", format.ago(pipeline.started)],
       [isOver ? "Ended" : "Heard of", format.ago(pipeline.updated)],
       isOver ? ["Ran for", format.span(pipeline.updated - pipeline.started)] : null,

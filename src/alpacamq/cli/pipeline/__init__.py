@@ -6,30 +6,21 @@ is imported only by verbs that need it.
 
 import argparse
 import signal
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpacamq.cli.commands import add_verb, verbs_of
+from alpacamq.cli.output import Output, Table, print_message
+from alpacamq.cli.parsing import CommandError
 from alpacamq.model.errors import AlpacaError
 
-from .commands import add_verb, broker_addresses, verbs_of
-from .output import Output, Table, print_message
-from .parsing import CommandError
+from . import checkpoint, service
+from .loading import FILE_HELP, TRIGGER_HELP, access_of, brokers, loaded, need_spark, show
 
 if TYPE_CHECKING:
-    from alpacamq_spark.pipelines import Pipeline
-    from alpacamq_spark.pipelines.run import BrokerAccess, Report
-
-    from .target import Target
-    from .yaml import Plain
+    from alpacamq.cli.yaml import Plain
 
 DIRECTORY = "pipelines"
-_FILE_HELP = "the pipeline's file, TOML or YAML"
-_NO_SPARK = (
-    "pipelines run on Spark, which is not installed; install it with `pip install '.[spark]'` in a checkout "
-    "of AlpacaMQ"
-)
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -38,12 +29,15 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "run", "run a pipeline to its end, or until Ctrl-C", _run,
         ["alpacactl pipeline run archive.toml"],
     )  # fmt: skip
-    run.add_argument("file", type=Path, help=_FILE_HELP)
+    run.add_argument("file", type=Path, help=FILE_HELP)
     run.add_argument(
         "--execute",
         action="store_true",
         help="perform the redrive that a dead-letters pipeline otherwise only shows",
     )
+    run.add_argument("--trigger", metavar="TRIGGER", help=TRIGGER_HELP)
+    service.add_verbs(verbs, common)
+    checkpoint.add_verbs(verbs, common)
 
     lists = add_verb(
         verbs, common, "list", "list the pipelines of a directory", _list, ["alpacactl pipeline list ."]
@@ -56,13 +50,13 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "validate", "check pipeline files without running them", _validate,
         ["alpacactl pipeline validate archive.toml"],
     )  # fmt: skip
-    validate.add_argument("files", type=Path, nargs="+", metavar="file", help=_FILE_HELP)
+    validate.add_argument("files", type=Path, nargs="+", metavar="file", help=FILE_HELP)
 
     status = add_verb(
         verbs, common, "status", "show the progress and lag of a pipeline", _status,
         ["alpacactl pipeline status archive.toml"],
     )  # fmt: skip
-    status.add_argument("file", type=Path, help=_FILE_HELP)
+    status.add_argument("file", type=Path, help=FILE_HELP)
 
     sql = add_verb(
         verbs, common, "sql", "query an archive or a table with SQL", _sql,
@@ -72,7 +66,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "Run a Spark SQL query over the archive or the Iceberg table of a pipeline. Of an archive, the table "
         "archive contains all messages, and each topic has its own table; an Iceberg table has its name."
     )
-    sql.add_argument("file", type=Path, help=_FILE_HELP)
+    sql.add_argument("file", type=Path, help=FILE_HELP)
     sql.add_argument("query", help="for example: SELECT count(*) FROM archive")
 
     doctor = add_verb(
@@ -83,71 +77,23 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     doctor.add_argument("--start-spark", action="store_true", help="also start Spark, which takes a while")
 
 
-def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
-    """Load a pipeline; its broker is that of the command line, its own, or the default target."""
-    from alpacamq_spark.pipelines import load
-
-    if parsed.target.is_explicit:
-        pipeline = load(path).at(_brokers(parsed), _http(parsed))
-    else:
-        pipeline = load(path)
-        if pipeline.definition.broker is None:
-            pipeline = pipeline.at(_brokers(parsed), _http(parsed))
-    return pipeline.using(_access(pipeline.access, parsed.target, tls=pipeline.definition.tls))
-
-
-def _access(access: "BrokerAccess", target: "Target", *, tls: bool | None = None) -> "BrokerAccess":
-    """Return user and TLS of the command line, of a pipeline, or else of the environment or the context.
-
-    `tls`: whether the pipeline's file says to use TLS or not.
-    """
-    from alpacamq.client.connect import Tls
-
-    is_explicit = target.tls_source.startswith("--")
-    if target.tls is not None and (is_explicit or (access.tls is None and tls is not False)):
-        given = target.tls
-        absolute = Tls(
-            ca=given.ca and _absolute(given.ca),
-            certificate=given.certificate and _absolute(given.certificate),
-            key=given.key and _absolute(given.key),
-        )
-        access = replace(access, tls=absolute)
-    user = target.user
-    if user is None or (access.user is not None and target.user_source[1] != "--user"):
-        return access
-    if (password_file := target.password_file) is None:
-        raise CommandError(
-            f"pipelines read the password of {user} from a file, on every machine that needs it: use "
-            "--password-file FILE, or user and password_file in the pipeline's file"
-        )
-    return replace(access, user=user, password_file=_absolute(password_file))
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
-
-
-def _need_spark() -> None:
-    if find_spec("pyspark") is None:
-        raise CommandError(_NO_SPARK)
-
-
 def _run(parsed: argparse.Namespace, output: Output) -> None:
-    pipeline = _loaded(parsed.file, parsed)
-    _need_spark()
+    pipeline = loaded(parsed.file, parsed)
+    need_spark()
+    from alpacamq.cli.progress import ProgressLine
     from alpacamq_spark.pipelines.run import Interruption, ProgressListener
-
-    from .progress import ProgressLine
 
     interruption = Interruption()
     line = ProgressLine()
     listener = ProgressListener(say=line.say, batch=line.batch, running=line.running)
     runnable = pipeline.executing() if parsed.execute else pipeline
+    if parsed.trigger is not None:
+        runnable = runnable.triggered(parsed.trigger)
     try:
         outcome = runnable.run(listener=listener, interruption=interruption)
     finally:
         line.end()
-    _show(outcome.report, output)
+    show(outcome.report, output)
     if outcome.is_stopped and interruption.signal == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -158,7 +104,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
     if not parsed.directory.is_dir():
         raise NotFound("directory", str(parsed.directory))
-    _show(listed(parsed.directory), output)
+    show(listed(parsed.directory), output)
 
 
 def _validate(parsed: argparse.Namespace, output: Output) -> None:
@@ -191,15 +137,15 @@ def _validate(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _status(parsed: argparse.Namespace, output: Output) -> None:
-    _show(_loaded(parsed.file, parsed).status(), output)
+    show(loaded(parsed.file, parsed).status(), output)
 
 
 def _sql(parsed: argparse.Namespace, output: Output) -> None:
-    pipeline = _loaded(parsed.file, parsed)
-    _need_spark()
+    pipeline = loaded(parsed.file, parsed)
+    need_spark()
     from alpacamq_spark.pipelines.archive.queries import query_sink
 
-    _show(query_sink(pipeline, parsed.query), output)
+    show(query_sink(pipeline, parsed.query), output)
 
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:
@@ -207,9 +153,9 @@ def _doctor(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.pipelines.run import ANYONE
 
     if parsed.file is None:
-        pipeline, broker, access = None, _brokers(parsed), _access(ANYONE, parsed.target)
+        pipeline, broker, access = None, brokers(parsed), access_of(ANYONE, parsed.target)
     else:
-        pipeline = _loaded(parsed.file, parsed)
+        pipeline = loaded(parsed.file, parsed)
         broker, access = pipeline.broker, pipeline.access
     findings = examine_pipeline(pipeline, broker, access, start_spark=parsed.start_spark)
     rows = [
@@ -219,21 +165,3 @@ def _doctor(parsed: argparse.Namespace, output: Output) -> None:
     output.show(rows, Table(["subject", "well", "detail", "advice"], [list(row.values()) for row in rows]))
     if unwell := [each.subject for each in findings if not each.is_well]:
         raise CommandError(f"checks failed: {', '.join(unwell)}")
-
-
-def _show(report: "Report", output: Output) -> None:
-    tables = [Table(section.columns, section.rows, section.title) for section in report.sections]
-    output.show(report.data, *tables)
-    for note in report.notes:
-        print_message(note)
-
-
-def _http(parsed: argparse.Namespace) -> str | None:
-    """Return the HTTP API of the target broker; None if only its Kafka API is known."""
-    target: Target = parsed.target
-    is_of_broker = target.broker is None or target.http.precedence <= target.broker.precedence
-    return target.http.address.partition(",")[0] if is_of_broker else None
-
-
-def _brokers(parsed: argparse.Namespace) -> str:
-    return ",".join(map(str, broker_addresses(parsed)))
