@@ -18,18 +18,9 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
 
 from .checkpoint import Checkpoint, LastRun, local_checkpoint
-from .definition import (
-    SUFFIXES,
-    Analytics,
-    Archive,
-    DeadLetters,
-    Kind,
-    Replay,
-    Transform,
-    name_of,
-    read_definition,
-)
+from .definition import Analytics, Archive, DeadLetters, Kind, Replay, Transform
 from .errors import InvalidPipeline
+from .file import SUFFIXES, name_of, read_definition
 from .replay.plan import ReplayPlan, ReplayProgress
 from .run import (
     ANYONE,
