@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq_spark.pipelines import load
-from alpacamq_spark.pipelines.definition import Archive, Compact, Replay, Transform, define, read_definition
+from alpacamq_spark.pipelines.definition import Archive, Compact, Replay, Transform
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed, translate_error
+from alpacamq_spark.pipelines.file import define, read_definition
 from alpacamq_spark.pipelines.timestamps import (
     format_duration,
     format_timestamp,

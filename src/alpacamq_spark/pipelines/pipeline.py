@@ -24,7 +24,6 @@ from .checkpoint import Checkpoint, LastRun, local_checkpoint
 from .definition import (
     AVAILABLE_NOW,
     ONCE,
-    SUFFIXES,
     Analytics,
     Archive,
     DeadLetters,
@@ -32,10 +31,9 @@ from .definition import (
     Replay,
     Transform,
     check_trigger,
-    name_of,
-    read_definition,
 )
 from .errors import InvalidPipeline
+from .file import SUFFIXES, name_of, read_definition
 from .replay.plan import ReplayPlan, ReplayProgress
 from .reporting import last_report
 from .run import (
