@@ -201,6 +201,8 @@ GROUPS: Mapping[str, Remedies] = {
         e.InvalidPrincipal: "Write `User:NAME`.",
         e.UnknownUser: "Correct the name: `alpacactl user list`.",
         e.UnknownApiKey: "Correct the id: `alpacactl key list`.",
+        rest.AlreadyExists: "Use another name, or change what exists: `PUT /users/{user}/password` for a password.",
+        rest.UnknownAcl: "Correct the id: `GET /acls` lists the rules with their ids. It may have been deleted meanwhile.",
         e.InvalidAcl: "Correct the value that the message names.",
         e.SecurityDisabled: "Set `security.acls = true` and restart.",
         e.DelegationTokensDisabled: "Set a secret for delegation tokens: [Tokens](../guide/tokens.md).",

@@ -8,15 +8,18 @@ from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV
 from grpclib.reflection.service import ServerReflection
 
 from alpacamq.v1 import (
+    acls_pb2,
     admin_pb2,
     dead_letters_pb2,
     delays_pb2,
     groups_pb2,
     keys_pb2,
+    quotas_pb2,
     schemas_pb2,
     tenants_pb2,
     traces_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 from .call import Backend
@@ -40,6 +43,9 @@ TRANSCODED = tuple(
         traces_pb2,
         keys_pb2,
         tenants_pb2,
+        users_pb2,
+        acls_pb2,
+        quotas_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )

@@ -9,6 +9,7 @@ import msgspec
 from alpacamq.api.http.messages import Response
 
 from .handlers import (
+    acls,
     cluster,
     delayed,
     groups,
@@ -18,6 +19,7 @@ from .handlers import (
     polling,
     publishing,
     queues,
+    quotas,
     reading,
     sessions,
     stats,
@@ -25,6 +27,7 @@ from .handlers import (
     topics,
     traces,
     transactions,
+    users,
 )
 from .openapi import document
 from .route import AnyRoute, Call, Nothing, Route
@@ -54,6 +57,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     *stats.ROUTES,
     *health.ROUTES,
     *cluster.ROUTES,
+    *users.ROUTES,
+    *acls.ROUTES,
+    *quotas.ROUTES,
     *keys.ROUTES,
     *tenants.ROUTES,
     *sessions.ROUTES,
