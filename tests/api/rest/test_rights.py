@@ -125,7 +125,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "POST /acls": (
         "/acls",
         "",
-        {"resource": "topic", "name": "tea", "principal": "User:carol", "operation": "read"},
+        {"resource": "topic", "name": "orders", "principal": "User:carol", "operation": "read"},
     ),
     "DELETE /acls/{id}": ("/acls/missing", "", None),
     "GET /quotas": ("/quotas", "", None),
