@@ -207,6 +207,8 @@ GROUPS: Mapping[str, Remedies] = {
         e.InvalidPrincipal: "Write `User:NAME`, with a name without control characters that is not reserved.",
         e.UnknownUser: "Correct the name: `alpacactl user list`.",
         e.UnknownApiKey: "Correct the id: `alpacactl key list`.",
+        rest.AlreadyExists: "Use another name, or change what exists: `PUT /users/{user}/password` for a password.",
+        rest.UnknownAcl: "Correct the id: `GET /acls` lists the rules with their ids. It may have been deleted meanwhile.",
         e.InvalidAcl: "Correct the value that the message names.",
         e.SecurityDisabled: "Set `security.acls = true` and `security.super_users` for access rules, `security.authentication = true` for logins, and restart: "
         "[Security](../guide/security.md#switching-it-on).",

@@ -26,7 +26,8 @@ from tests.waiting import eventually
 PASSWORD, WRONG = "planted-password-of-admin", "planted-wrong-password"
 SQS_SECRET, OTLP_SECRET = "planted-sqs-secret", "planted-otlp-secret"
 CLUSTER_SECRET = "planted-cluster-secret-of-all-nodes"  # noqa: S105 - planted
-PLANTED = (PASSWORD, WRONG, SQS_SECRET, OTLP_SECRET, CLUSTER_SECRET)
+NEW_PASSWORD, CHANGED_PASSWORD = "planted-password-of-a-user", "planted-password-changed"
+PLANTED = (NEW_PASSWORD, CHANGED_PASSWORD, PASSWORD, WRONG, SQS_SECRET, OTLP_SECRET, CLUSTER_SECRET)
 ADMIN = ("admin", PASSWORD)
 PATIENCE_S = 20
 EXPORT_FAILED = "spans_not_exported"
@@ -107,6 +108,12 @@ def over_http(broker: Broker) -> tuple[list[str], list[str]]:
         assert ask("POST", "/session", json={"user": "admin", "password": [WRONG]}).status_code == 400
         assert ask("POST", "/session", json={"user": "admin", "password": PASSWORD}).status_code == 200
         http.cookies.clear()
+        named = {"name": "planted", "password": NEW_PASSWORD}
+        for body in ({**named, "password": [NEW_PASSWORD]}, {**named, "iterations": 1}, named, named):
+            ask("POST", "/users", json=body, auth=ADMIN)
+        ask("PUT", "/users/planted/password", json={"password": CHANGED_PASSWORD}, auth=ADMIN)
+        assert ask("GET", "/session", auth=("planted", CHANGED_PASSWORD)).status_code == 200
+        ask("GET", "/users", auth=ADMIN)
         # The answer to the client that creates a key has its secret; nothing else has.
         key = http.post("/keys", json={}, auth=ADMIN).raise_for_status().json()
         secrets += [key["key"], key["key"].split("_", 2)[2], key["aws_secret_access_key"]]

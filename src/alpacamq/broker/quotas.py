@@ -287,6 +287,10 @@ class Quotas:
         """Return the quotas of all entities."""
         return list(self._metadata.image.quotas.values())
 
+    def find(self, entity: str) -> ClientQuota | None:
+        """Return the quotas of an entity by its id; None if it has none."""
+        return self._metadata.image.quotas.get(entity)
+
     async def alter(self, edits: Collection[QuotaEdit], *, dry_run: bool = False) -> EditResults:
         """Set and remove quotas, those of each entity on their own."""
         results = await self._metadata.ask(AlterQuotas(edits=tuple(edits), dry_run=dry_run))

@@ -22,7 +22,16 @@ from alpacamq.security.oauth import TokenRules
 from alpacamq.security.principals import user
 from alpacamq.security.quotas import EntityPart, QuotaEdit, QuotaKey, QuotaOp
 from alpacamq.security.tenants import TenantLimits
-from alpacamq.v1 import admin_pb2, cluster_pb2, keys_pb2, queue_pb2, tenants_pb2
+from alpacamq.v1 import (
+    acls_pb2,
+    admin_pb2,
+    cluster_pb2,
+    keys_pb2,
+    queue_pb2,
+    quotas_pb2,
+    tenants_pb2,
+    users_pb2,
+)
 from tests import tokens
 from tests.secured import ADMIN, ALICE
 
@@ -32,6 +41,7 @@ from .serving import GrpcBroker, Metadata, basic, served
 PASSWORD = "a password of this test"  # noqa: S105
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 READ = Operation.READ
+WORD = "long enough"
 DENIED, UNAUTHENTICATED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -246,6 +256,21 @@ async def test_a_client_beyond_its_quota_is_told_when_to_try_again(
         ("Keys/Create", keys_pb2.CreateKeyRequest(owner=ADMIN)),
         ("Keys/Rotate", keys_pb2.RotateKeyRequest(id="unknown")),
         ("Keys/Delete", keys_pb2.DeleteKeyRequest(id="unknown")),
+        ("Users/List", users_pb2.ListUsersRequest()),
+        ("Users/Create", users_pb2.CreateUserRequest(name="mine", password=WORD)),
+        ("Users/ChangePassword", users_pb2.ChangePasswordRequest(user=ADMIN, password=WORD)),
+        ("Users/Delete", users_pb2.DeleteUserRequest(user=ADMIN)),
+        ("Acls/List", acls_pb2.ListAclsRequest()),
+        (
+            "Acls/Create",
+            acls_pb2.CreateAclRequest(resource="cluster", principal="User:alice", operation="all"),
+        ),
+        ("Acls/Delete", acls_pb2.DeleteAclRequest(id="unknown")),
+        ("Quotas/List", quotas_pb2.ListQuotasRequest()),
+        (
+            "Quotas/Alter",
+            quotas_pb2.AlterQuotasRequest(values=quotas_pb2.QuotaValues(connection_count=1)),
+        ),
         ("Tenants/List", tenants_pb2.ListTenantsRequest()),
         ("Tenants/Create", tenants_pb2.CreateTenantRequest(id="mine")),
         ("Tenants/Suspend", tenants_pb2.StopTenantRequest(tenant="other")),

@@ -32,16 +32,19 @@ from alpacamq.api.rest.errors import Problem
 from alpacamq.api.rest.table import ROUTES
 from alpacamq.registry.settings import ConfigUpdate
 from alpacamq.v1 import (
+    acls_pb2,
     admin_pb2,
     delays_pb2,
     groups_pb2,
     keys_pb2,
     messages_pb2,
     producer_pb2,
+    quotas_pb2,
     schemas_pb2,
     tenants_pb2,
     traces_pb2,
     transactions_pb2,
+    users_pb2,
 )
 from tests.brokers import Broker
 
@@ -652,6 +655,54 @@ async def test_keys_are_created_listed_rotated_and_deleted(broker: Broker) -> No
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await _method(client, "Keys.Delete", keys_pb2.DeleteKeyRequest(id=created.id))
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_users_and_quotas_are_created_changed_and_deleted(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        words = ("long enough", "another one")
+        new = users_pb2.CreateUserRequest(name="ursula", password=words[0], mechanisms=["SCRAM-SHA-512"])
+        created = await _method(client, "Users.Create", new)
+        ways = [(each.mechanism, each.iterations) for each in created.credentials]
+        assert ways == [("SCRAM-SHA-512", 4096)]
+        change = users_pb2.ChangePasswordRequest(user="ursula", password=words[1], iterations=8192)
+        changed = await _method(client, "Users.ChangePassword", change)
+        assert [each.iterations for each in changed.credentials] == [8192]
+        listed = await _method(client, "Users.List", users_pb2.ListUsersRequest(prefix="urs"))
+        assert list(listed.users) == [changed]
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await _method(client, "Users.Create", new)
+        assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+        whose: dict[str, Any] = {"user": "ursula", "defaults": ["client_id"]}
+        values = quotas_pb2.QuotaValues(producer_byte_rate=1000, request_percentage=12.5)
+        alter = quotas_pb2.AlterQuotasRequest(values=values, **whose)
+        quota = await _method(client, "Quotas.Alter", alter)
+        assert dict(quota.values) == {"producer_byte_rate": 1000, "request_percentage": 12.5}
+        assert (quota.user, quota.HasField("client_id")) == ("ursula", False)
+        assert list(quota.defaults) == ["client_id"]
+        found = await _method(client, "Quotas.List", quotas_pb2.ListQuotasRequest(user="ursula"))
+        assert (list(found.quotas), found.total) == ([quota], 1)
+        removal = quotas_pb2.QuotaValues(unset=["producer_byte_rate", "request_percentage"])
+        alter = quotas_pb2.AlterQuotasRequest(values=removal, **whose)
+        assert not (await _method(client, "Quotas.Alter", alter)).values
+
+        await _method(client, "Users.Delete", users_pb2.DeleteUserRequest(user="ursula"))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await _method(client, "Users.Delete", users_pb2.DeleteUserRequest(user="ursula"))
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_access_rules_that_are_not_in_force_are_refused(broker: Broker) -> None:
+    async with connected(broker.grpc_address) as client:
+        new = acls_pb2.CreateAclRequest(resource="topic", name="t", principal="User:a", operation="read")
+        for method, request in (
+            ("Acls.List", acls_pb2.ListAclsRequest()),
+            ("Acls.Create", new),
+            ("Acls.Delete", acls_pb2.DeleteAclRequest(id="x")),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await _method(client, method, request)
+            assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_a_tenant_is_created_limited_suspended_and_deleted(broker: Broker) -> None:

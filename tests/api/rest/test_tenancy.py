@@ -42,11 +42,14 @@ NOT_NAMES = {
     "next_offsets", "end_offsets", "started_at", "ended_at", "at", "span_id", "parent_span_id", "door",
     "api", "since", "until", "checks", "reads", "writes", "owner", "scopes", "description",
     "aws_secret_access_key", "last_error", "user", "key_id", "password", "csrf_token", "principal",
-    "token", "tenant",
+    "token", "tenant", "host", "resource", "operation", "permission",
     # Matched against the names of topics in the tenant.
     "pattern",
 }  # fmt: skip
 NOT_NAMES_OF_TYPES = {
+    ("AclsQuery", "name"),  # rules of a tenant name resources as its members do
+    ("NewAcl", "name"),
+    ("AclDescription", "name"),
     ("DelayedQuery", "after"),  # a number
     ("DelayedMessages", "next"),
     ("HistoryQuery", "after"),  # a timestamp

@@ -14,15 +14,18 @@ from alpacamq.broker.health import READY, reads
 from alpacamq.cluster.brokers import BrokerRegistration
 from alpacamq.model.address import Address
 from alpacamq.v1 import (
+    acls_pb2,
     admin_pb2,
     dead_letters_pb2,
     delays_pb2,
     groups_pb2,
     keys_pb2,
+    quotas_pb2,
     schemas_pb2,
     tenants_pb2,
     traces_pb2,
     transactions_pb2,
+    users_pb2,
 )
 from alpacamq.v1 import cluster_pb2 as c
 from alpacamq.v1.cluster_grpc import ClusterBase
@@ -128,6 +131,9 @@ TRANSCODED = tuple(
         traces_pb2,
         keys_pb2,
         tenants_pb2,
+        users_pb2,
+        acls_pb2,
+        quotas_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )

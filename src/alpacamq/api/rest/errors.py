@@ -70,6 +70,14 @@ class NotCompacted(e.AlpacaError):
     """The cleanup policy of a topic does not include compaction."""
 
 
+class AlreadyExists(e.AlpacaError):
+    """A user of this name, or the same access rule, exists already."""
+
+
+class UnknownAcl(e.AlpacaError):
+    """No access rule has this id."""
+
+
 class UnknownTrace(e.AlpacaError):
     """No trace has this id, or it has been deleted."""
 
@@ -100,6 +108,8 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     UnknownTask: HTTPStatus.NOT_FOUND,
     NotCompacted: HTTPStatus.CONFLICT,
+    AlreadyExists: HTTPStatus.CONFLICT,
+    UnknownAcl: HTTPStatus.NOT_FOUND,
     UnknownTrace: HTTPStatus.NOT_FOUND,
     UnknownProducer: HTTPStatus.NOT_FOUND,
     Degraded: HTTPStatus.SERVICE_UNAVAILABLE,

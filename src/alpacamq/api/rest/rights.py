@@ -82,6 +82,11 @@ def _on_cluster(operation: Operation) -> Right:
     return Right(operation, CLUSTER, "", lambda _call: (CLUSTER_NAME,))
 
 
+def _on_whole(operation: Operation) -> Right:
+    """Return a right to the cluster; for a client of a tenant, to the tenant."""
+    return Right(operation, CLUSTER, "", lambda _call: (CLUSTER_NAME,), or_on_tenant=True)
+
+
 def _new_topic(call: Call[Any, Any]) -> Iterator[str]:
     """Yield the topic of a message if publishing it would create the topic."""
     topics = call.backend.broker.topics.image.topics
@@ -98,6 +103,7 @@ _CREATE_IF_NEW = Right(_O.CREATE, TOPIC, "if it does not exist", _new_topic, or_
 _READ_GROUP, _DESCRIBE_GROUP = _on_group(_O.READ), _on_group(_O.DESCRIBE)
 _READ_TOPIC, _DESCRIBE_TOPIC = _on_topic(_O.READ), _on_topic(_O.DESCRIBE)
 _DESCRIBE_CLUSTER, _ALTER_CLUSTER = _on_cluster(_O.DESCRIBE), _on_cluster(_O.ALTER)
+_DESCRIBE_TENANT, _ALTER_TENANT = _on_whole(_O.DESCRIBE), _on_whole(_O.ALTER)
 _WRITE_ID = Right(_O.WRITE, TRANSACTIONAL_ID, "in the body", _body("transactional_id"))
 _WRITE_BODY_TOPIC = Right(_O.WRITE, TOPIC, "in the body", _body("topic"))
 _READ_BODY_TOPICS = Right(_O.READ, TOPIC, "of each offset", _body("offsets"))
@@ -184,7 +190,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "GET /version": (),
     "GET /stats": (_DESCRIBE_CLUSTER,),
     "GET /cluster": (_DESCRIBE_CLUSTER,),
-    "GET /metrics": (Right(_O.DESCRIBE, CLUSTER, "", lambda _: (CLUSTER_NAME,), or_on_tenant=True),),
+    "GET /metrics": (_DESCRIBE_TENANT,),
     "GET /cluster/status": (_DESCRIBE_CLUSTER,),
     "GET /cluster/partitions": (_DESCRIBE_CLUSTER,),
     "POST /cluster/nodes/{node}/drain": (_ALTER_CLUSTER,),
@@ -194,6 +200,15 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "PUT /cluster/throttle": (_ALTER_CLUSTER,),
     "POST /cluster/elections": (_ALTER_CLUSTER,),
     "POST /cluster/upgrade": (_ALTER_CLUSTER,),
+    "GET /users": (_DESCRIBE_CLUSTER,),
+    "POST /users": (_ALTER_CLUSTER,),
+    "PUT /users/{user}/password": (_ALTER_CLUSTER,),
+    "DELETE /users/{user}": (_ALTER_CLUSTER,),
+    "GET /acls": (_DESCRIBE_TENANT,),
+    "POST /acls": (_ALTER_TENANT,),
+    "DELETE /acls/{id}": (_ALTER_TENANT,),
+    "GET /quotas": (_on_cluster(_O.DESCRIBE_CONFIGS),),
+    "PATCH /quotas": (_on_cluster(_O.ALTER_CONFIGS),),
     "GET /keys": (),
     "POST /keys": (),
     "POST /keys/{id}/rotate": (),
@@ -246,6 +261,9 @@ IN_HANDLERS: Mapping[str, str] = {
     "GET /history": "DESCRIBE of the topic or group; of a measure or the whole broker: DESCRIBE cluster",
     "GET /healthz": "details with DESCRIBE cluster",
     "GET /readyz": "details with DESCRIBE cluster",
+    "GET /acls": "a tenant's client, with DESCRIBE cluster in its rules: the rules of the tenant",
+    "POST /acls": "a tenant's client, with ALTER cluster in its rules: a rule of the tenant",
+    "DELETE /acls/{id}": "a tenant's client, with ALTER cluster in its rules: a rule of the tenant",
     "GET /metrics": "a tenant's client, with DESCRIBE cluster in its rules: the metrics of the tenant",
     "GET /keys": "shows own keys; with DESCRIBE cluster those of all",
     "POST /keys": "for oneself; for others, and with a limited key, or a key or token that ends earlier, "

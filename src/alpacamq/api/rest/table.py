@@ -14,6 +14,7 @@ from alpacamq.model.version import VERSION
 
 from .errors import CODES, ConflictingInput, CrossOrigin, InvalidInput, Problem, UnsupportedMediaType
 from .handlers import (
+    acls,
     cluster,
     delayed,
     groups,
@@ -23,6 +24,7 @@ from .handlers import (
     polling,
     publishing,
     queues,
+    quotas,
     reading,
     sessions,
     stats,
@@ -30,6 +32,7 @@ from .handlers import (
     topics,
     traces,
     transactions,
+    users,
 )
 from .message_json import NEW_MESSAGE_RULES, NewMessage
 from .route import AnyRoute, Call, Nothing, Route
@@ -212,6 +215,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     *stats.ROUTES,
     *health.ROUTES,
     *cluster.ROUTES,
+    *users.ROUTES,
+    *acls.ROUTES,
+    *quotas.ROUTES,
     *keys.ROUTES,
     *tenants.ROUTES,
     *sessions.ROUTES,

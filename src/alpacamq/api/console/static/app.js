@@ -40,9 +40,10 @@ function open() {
 }
 
 function drawNav(section) {
-  const links = PAGES.map(({ name, href, key }) =>
+  const links = PAGES.map(({ name, href, key, begins }) => [
+    begins ? h("li", { class: "part", role: "presentation" }, begins) : null,
     h("li", null, h("a", { href, "aria-current": name === section ? "page" : null, "aria-keyshortcuts": `g ${key}` }, name)),
-  );
+  ]);
   show(nav, h("ul", null, links));
 }
 
@@ -56,6 +57,10 @@ function drawSession() {
   button.hidden = !session.isAvailable || isLocked();
   button.textContent = session.user === null ? "Log in" : "Log out";
   button.title = session.user === null ? "" : `Logged in as ${session.user}`;
+  const who = document.getElementById("who");
+  who.hidden = session.user === null || isLocked();
+  who.textContent = session.user ?? "";
+  who.title = button.title;
 }
 
 function sessionChanged() {

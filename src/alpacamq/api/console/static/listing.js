@@ -12,7 +12,7 @@ const EVERY_MS_OF_MANY = 10_000;
 export const LIMIT = 10_000;
 
 /** `redraw` shows the list again, as filtered by `filter` and divided by `shown`. */
-export function listing(view, query, label, redraw) {
+export function listing(view, query, label, redraw, hint = "Filter by name") {
   let wanted = query.get("filter") ?? "";
   let page = Number(query.get("page")) || 1;
   let every = EVERY_MS;
@@ -27,7 +27,7 @@ export function listing(view, query, label, redraw) {
   };
   const filter = h("input", {
     type: "search",
-    placeholder: "Filter by name",
+    placeholder: hint,
     "aria-label": label,
     value: wanted,
     on: {

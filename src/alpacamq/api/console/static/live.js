@@ -83,6 +83,21 @@ export class View {
     return wakeUp;
   }
 
+  /** Draw the result of `load` into `place` once: forms, whose fields must not change while they are filled in. */
+  async once(place, load, draw) {
+    place.setAttribute("aria-busy", "true");
+    try {
+      const found = await load(this.signal);
+      if (this.signal.aborted) return;
+      place.replaceChildren(); // fields of before are not patched
+      show(place, draw(found));
+    } catch (error) {
+      if (this.signal.aborted) return;
+      show(place, refused(error));
+    }
+    place.removeAttribute("aria-busy");
+  }
+
   async #look(place, load, draw, actions) {
     try {
       const found = await load(this.signal);

@@ -1,5 +1,6 @@
 // Components of pages.
 
+import { session } from "./api.js";
 import { h, show } from "./dom.js";
 import * as format from "./format.js";
 
@@ -51,8 +52,12 @@ export const empty = (...text) => h("p", { class: "empty" }, text);
 export const badge = (text, tone = "") => h("span", { class: `badge ${tone}` }, text);
 
 export function refused(error) {
-  return h("p", { class: "refused", role: "alert" }, error.message);
+  const who = error.status === 403 ? (session.user === null ? " You are not logged in." : ` You are logged in as ${session.user}.`) : null;
+  return h("p", { class: "refused", role: "alert" }, error.message, who && !/[.]$/.test(error.message) ? "." : null, who);
 }
+
+/** What the reader has to know about the page, and is no error. */
+export const notice = (...text) => h("p", { class: "notice", role: "note" }, text);
 
 /** Names and values, one under the other. */
 export function facts(pairs) {

@@ -3,7 +3,7 @@
 import { find, get, path, send } from "../api.js";
 import { h, show } from "../dom.js";
 import { toTopic } from "../links.js";
-import { card, confirm, field, form, heading, pairs, refused, table, toast, trail } from "../parts.js";
+import { card, confirm, empty, field, form, heading, pairs, table, toast, trail } from "../parts.js";
 
 export function newTopic(view) {
   const body = h("div", { class: "stack", "aria-busy": "true" });
@@ -51,19 +51,10 @@ async function settingNames(signal) {
 }
 
 export function topicChanges(view, { topic: name }) {
-  const body = h("div", { class: "stack", "aria-busy": "true" });
+  const body = h("div", { class: "stack" });
   show(view.main, trail(["Topics", "#/topics"], [name, toTopic(name)], ["Edit"]), heading(`Edit ${name}`), body);
-  const draw = async () => {
-    try {
-      const described = await get(path`/topics/${name}`, {}, view.signal);
-      body.replaceChildren(); // fields of before are not patched
-      show(body, described.internal ? h("p", { class: "empty" }, "An internal topic cannot be changed.") : sections(described));
-    } catch (error) {
-      if (view.signal.aborted) return;
-      show(body, refused(error));
-    }
-    body.removeAttribute("aria-busy");
-  };
+  const load = (signal) => get(path`/topics/${name}`, {}, signal);
+  const draw = () => view.once(body, load, (described) => (described.internal ? empty("An internal topic cannot be changed.") : sections(described)));
   const sections = (described) => [
     card("Settings", settingsForm(described, draw)),
     card("Partitions", partitionsForm(described, draw)),
