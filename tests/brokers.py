@@ -17,7 +17,7 @@ from typing import IO, Self
 
 import psutil
 
-START_S = 30.0
+START_S = 60.0
 STOP_S = 30.0
 KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")

@@ -10,7 +10,7 @@ T = TypeVar("T")
 PAUSE_S = 0.02
 
 
-def eventually(probe: Callable[[], T], *, within_s: float = 20, what: str = "") -> T:
+def eventually(probe: Callable[[], T], *, within_s: float = 60, what: str = "") -> T:
     """Return the first truthy result of `probe`, or fail with its last one."""
     deadline = time.monotonic() + within_s
     while True:

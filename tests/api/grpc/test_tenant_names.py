@@ -29,6 +29,7 @@ SECRET, UNKNOWN = "zebra", "other"
 _V1 = "/alpacamq.v1."
 # What they do depends on when the requests of a stream arrive.
 WAITING = ("api/grpc/stream.py", "api/http/throttling.py")
+MOST_PATHS = 5
 # A stream that stays open has at least as many tasks, besides its own.
 STREAM_TASKS = 3
 MEMBER_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -181,15 +182,21 @@ async def test_a_name_of_another_tenant_is_looked_up_as_an_unknown_one(
             await broker.broker.queues.receive(queue, consumer="c", max_messages=1)
         recorder = Recorder(monkeypatch)
         for index, (path, is_stream, response, request) in enumerate(methods):
-            for kind in ("early", SECRET, UNKNOWN):  # what is made once is there after the first
-                name = f"{kind}-{index}"
-                text = await answer(recorder, client, path, is_stream, response, request(name), key)
-                text = MEMBER_ID.sub("MEMBER", text.replace(name, "NAME"))
-                found[kind] = text, recorder.lines(is_stream=is_stream)
-            assert recorder.of_last[0].lines, path
-            if found[SECRET] != found[UNKNOWN]:
+            seen: dict[str, list[Any]] = {kind: [] for kind in ("early", SECRET, UNKNOWN)}
+            # A call may have to wait, for a state that is being loaded or a charge that is due: then it takes
+            # another path, whatever the name. What can be seen of both names has to be the same.
+            while not any(each in seen[UNKNOWN] for each in seen[SECRET]) and len(seen[SECRET]) < MOST_PATHS:
+                for kind in seen:  # what is made once is there after the first
+                    name = f"{kind}-{index}"
+                    text = await answer(recorder, client, path, is_stream, response, request(name), key)
+                    text = MEMBER_ID.sub("MEMBER", text.replace(name, "NAME"))
+                    found[kind] = text, recorder.lines(is_stream=is_stream)
+                    seen[kind].append(found[kind])
+                assert recorder.of_last[0].lines, path
+                assert found[SECRET][0] == found[UNKNOWN][0], path
+                assert RED not in found[SECRET][0]
+            if not any(each in seen[UNKNOWN] for each in seen[SECRET]):
                 differences.append((path, found[SECRET][0], found[UNKNOWN][0]))
-            assert RED not in found[SECRET][0]
         assert differences == []
         # A name that exists takes another path.
         path, is_stream, response, request = methods[0]
