@@ -89,6 +89,18 @@ def test_keys_map_to_the_same_partitions_as_in_other_clients(
     assert all(len(partitions) == 1 for partitions in places.values())
 
 
+def test_all_records_have_the_record_key(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    alpacactl.ok("produce", topic, "--record-key", "alice", stdin=b"tea\ncake\n")
+    assert alpacactl("consume", topic, "--exit", "--key-separator", "=").raw == b"alice=tea\nalice=cake\n"
+
+
+def test_a_record_key_is_not_the_key_of_a_certificate(alpacactl: Command, topic: str) -> None:
+    errors = alpacactl.fails(2, "produce", topic, "--key", "alice")
+    assert "private key of a certificate, not a record's key" in errors
+    alpacactl.fails(2, "produce", topic, "--record-key", "alice", "--key-separator", ":")
+
+
 def test_a_line_without_a_key_fails_but_lines_before_it_are_written(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\nb:2\n")

@@ -53,6 +53,7 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument(
         "--key-separator", metavar="TEXT", help="separates the key from the value; required in every line"
     )
+    parser.add_argument("--record-key", metavar="TEXT", help="key of every record")
     parser.add_argument(
         "--json", action="store_true",
         help="every line is a record as printed by `alpacactl consume -o json`: key, value and headers",
@@ -96,6 +97,8 @@ class _Sink(Protocol):
 
 
 def _produce(parsed: argparse.Namespace, output: Output) -> None:
+    if parsed.record_key is not None and (parsed.json or parsed.key_separator is not None):
+        raise UsageError("--record-key cannot be used with --json or --key-separator")
     if parsed.json and parsed.key_separator is not None:
         raise UsageError("--key-separator cannot be used with --json, which has the key in a field")
     if parsed.json and (parsed.schema or parsed.key_schema):
@@ -111,6 +114,7 @@ def _produce(parsed: argparse.Namespace, output: Output) -> None:
 
 def _write(sink: _Sink, encoder: RecordEncoder, parsed: argparse.Namespace, output: Output) -> None:
     separator = (parsed.key_separator or "").encode(errors="surrogateescape")
+    key = None if parsed.record_key is None else parsed.record_key.encode(errors="surrogateescape")
     try:
         with _source(parsed.file) as (source, total_bytes):
             bar = ProgressBar(f"writing to {parsed.topic}", total_bytes, size_text)
@@ -123,7 +127,7 @@ def _write(sink: _Sink, encoder: RecordEncoder, parsed: argparse.Namespace, outp
                         record = (
                             _json_record(line, number)
                             if parsed.json
-                            else encoder.encoded(*_split(line, separator, number), number)
+                            else encoder.encoded(*_split(line, separator, number, key), number)
                         )
                         sink.add(*record)
                         done_bytes += len(line) + 1
@@ -336,11 +340,14 @@ def _json_record(line: bytes, number: int) -> "tuple[bytes | None, bytes | None,
         raise _InvalidLine(number, f"is not a record in JSON: {error}") from None
 
 
-def _split(line: bytes, separator: bytes, number: int) -> tuple[bytes | None, bytes]:
+def _split(
+    line: bytes, separator: bytes, number: int, key: bytes | None = None
+) -> tuple[bytes | None, bytes]:
+    """Return the key of a line, or `key` if lines have none, and its value."""
     if not separator:
-        return None, line
-    key, found, value = line.partition(separator)
+        return key, line
+    before, found, value = line.partition(separator)
     if not found:
         shown = separator.decode(errors="replace")
         raise _InvalidLine(number, f"does not contain the key separator {shown!r}")
-    return key, value
+    return before, value

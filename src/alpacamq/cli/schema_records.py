@@ -22,8 +22,8 @@ class RecordEncoder:
         self._key: SchemaEncoder | None = None
         if parsed.schema is None and parsed.key_schema is None:
             return
-        if parsed.key_schema is not None and not parsed.key_separator:
-            raise UsageError("--key-schema needs --key-separator TEXT")
+        if parsed.key_schema is not None and not parsed.key_separator and parsed.record_key is None:
+            raise UsageError("--key-schema needs --key-separator TEXT or --record-key TEXT")
         codec = _codec(parsed)
         if parsed.schema is not None:
             self._value = codec.encoder_of(parsed.schema)

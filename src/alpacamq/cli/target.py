@@ -152,7 +152,9 @@ class Target:
 
         files = self._tls_files()
         if files["key"] and not files["cert"]:
-            raise UsageError("--key needs --cert FILE")
+            raise UsageError(
+                "--key needs --cert FILE: it is the private key of a certificate, not the key of a record"
+            )
         said = self._environ.get(TLS_VARIABLE, "").lower()
         if said not in _YES + _NO:
             raise UsageError(f"${TLS_VARIABLE} must be true or false, not {said!r}")
