@@ -153,7 +153,7 @@ class Target:
         files = self._tls_files()
         if files["key"] and not files["cert"]:
             raise UsageError(
-                "--key needs --cert FILE: it is the private key of a certificate, not the key of a record"
+                "--key needs --cert FILE: it is the private key of a certificate, not a record's key"
             )
         said = self._environ.get(TLS_VARIABLE, "").lower()
         if said not in _YES + _NO:
