@@ -81,8 +81,8 @@ class Module(NamedTuple):
 
 
 @cache
-def modules() -> tuple[Module, ...]:
-    paths = sorted(path for path in OURS.rglob("*.py") if not path.stem.endswith(("_pb2", "_grpc")))
+def modules(root: Path = OURS) -> tuple[Module, ...]:
+    paths = sorted(path for path in root.rglob("*.py") if not path.stem.endswith(("_pb2", "_grpc")))
     return tuple(map(read_module, paths))
 
 
@@ -109,8 +109,8 @@ def imported(path: Path, node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the absolute dotted names that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    here = ["alpacamq", *path.relative_to(OURS).with_suffix("").parts]
-    base = here[: -node.level] if node.level else []
+    here = path.relative_to(SOURCE).with_suffix("").parts
+    base = here[: -node.level] if node.level else ()
     stem = [*base, *(node.module.split(".") if node.module else [])]
     return [".".join([*stem, alias.name]) for alias in node.names]
 
@@ -130,7 +130,7 @@ def test_a_module_imports_only_what_its_package_may(package: str) -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    assert not [module.dotted for module in modules() if not module.has_docstring]
+    assert not [module.dotted for module in modules(SOURCE) if not module.has_docstring]
 
 
 def test_every_package_is_in_the_import_table() -> None:
@@ -140,9 +140,9 @@ def test_every_package_is_in_the_import_table() -> None:
 
 def graph() -> dict[str, set[str]]:
     """Return the modules that each module imports."""
-    names = {module.dotted for module in modules()}
+    names = {module.dotted for module in modules(SOURCE)}
     found: dict[str, set[str]] = {}
-    for module in modules():
+    for module in modules(SOURCE):
         here = found.setdefault(module.dotted, set())
         for name in module.imports:
             # `from package import name`: a module, or a name in the package's __init__.

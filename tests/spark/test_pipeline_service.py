@@ -31,8 +31,8 @@ SUPERVISE = """
 import sys
 from pathlib import Path
 from alpacamq_spark.pipelines import load
-from alpacamq_spark.pipelines.service import Service, supervise
-sys.exit(supervise(Service(load(Path(sys.argv[1]))), sys.argv[2:], options=["--broker", "b:1"],
+from alpacamq_spark.pipelines.service import supervise
+sys.exit(supervise(load(Path(sys.argv[1])).service, sys.argv[2:], options=["--broker", "b:1"],
     arguments=["--trigger", "1s"], backoff_s=0.01, in_background=False))
 """
 # A run that notes that it began, and goes on until its first signal, or for good until its second.
@@ -106,7 +106,7 @@ def supervised(pipeline: Pipeline, tmp_path: Path) -> Iterator[Callable[..., Sup
             process = subprocess.Popen(
                 [sys.executable, "-c", SUPERVISE, str(tmp_path / "archive.toml"), *run], stderr=stream
             )
-        started.append(Supervised(Service(pipeline), process, tmp_path, errors))
+        started.append(Supervised(pipeline.service, process, tmp_path, errors))
         return started[-1]
 
     yield start
@@ -227,7 +227,7 @@ def test_a_started_pipeline_survives_kills_of_its_runs_and_can_be_restarted(
         refused = alpacactl("pipeline", "start", str(path))
         assert refused.code == 1
         assert "already started" in refused.errors
-        service = Service(load(path))
+        service = load(path).service
         runner = service.runner()
         assert runner is not None
         os.kill(runner, signal.SIGKILL)

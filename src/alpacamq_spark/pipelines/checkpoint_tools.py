@@ -20,7 +20,6 @@ from alpacamq_spark.read.positions import to_json
 
 from .checkpoint import MOVED, STREAM, Checkpoint, StreamPosition, offsets_in
 from .errors import InvalidPipeline, PipelineFailed
-from .service import Service
 from .storage import local_path
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _copy(old: Path, new: Path) -> None:
 @contextmanager
 def _idle(pipeline: "Pipeline", checkpoint: Checkpoint) -> "Iterator[None]":
     """Keep the pipeline from running. Raises PipelineBusy if it does, or is started."""
-    Service(pipeline).check_idle()
+    pipeline.service.check_idle()
     with checkpoint.held():
         yield
 

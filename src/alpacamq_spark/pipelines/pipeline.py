@@ -80,6 +80,10 @@ class Pipeline:
     def checkpoint_place(self) -> str:
         return self.place(self.definition.checkpoint or f"{_CHECKPOINTS}/{self.name}")
 
+    @property
+    def service(self) -> Service:
+        return Service(self.name, self.checkpoint_place, self.directory)
+
     def at(self, broker: str, http: str | None = None) -> "Pipeline":
         """Return the pipeline with another broker; `http` is the address of its HTTP API."""
         return replace(self, broker=broker, http=http)
@@ -303,7 +307,7 @@ def state_of(checkpoint: Checkpoint | None) -> str:
 
 def listed_state(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str:
     """Return the state of a pipeline, or of its supervisor between two runs."""
-    state, service = state_of(checkpoint), Service(pipeline)
+    state, service = state_of(checkpoint), pipeline.service
     if state == RUNNING or service.supervisor() is None:
         return state
     supervised = service.state()
@@ -336,7 +340,7 @@ def status_of(pipeline: Pipeline) -> Report:
     state = listed_state(pipeline, checkpoint)
     replay = _replay(checkpoint)
     batch = _last_batch(reported)
-    service = service_status(Service(pipeline))
+    service = service_status(pipeline.service)
     data: dict[str, Plain] = {
         "name": pipeline.name,
         "kind": pipeline.definition.kind,

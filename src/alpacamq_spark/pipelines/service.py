@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
@@ -25,9 +25,6 @@ from .errors import PipelineBusy, PipelineFailed
 from .run import Plain, Section
 from .storage import LocalStorage, local_path
 from .timestamps import format_timestamp
-
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
 
 SERVICE = "service"
 LOG = "pipeline.log"
@@ -77,13 +74,16 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service:
-    """The service of one pipeline on this machine, whether it runs or not."""
+    """The service of one pipeline on this machine, whether it runs or not.
 
-    def __init__(self, pipeline: "Pipeline") -> None:
-        self.name = pipeline.name
-        place = local_path(pipeline.checkpoint_place)
-        self.directory = (place or pipeline.directory / ".checkpoints" / pipeline.name) / SERVICE
-        self._checkpoint = local_checkpoint(pipeline.checkpoint_place)
+    `directory` is that of the pipeline's file.
+    """
+
+    def __init__(self, name: str, checkpoint: str, directory: Path) -> None:
+        self.name = name
+        place = local_path(checkpoint)
+        self.directory = (place or directory / ".checkpoints" / name) / SERVICE
+        self._checkpoint = local_checkpoint(checkpoint)
         self._storage = LocalStorage(self.directory)
         self._lock = ProcessLock(self.directory / _LOCK)
 
@@ -405,7 +405,7 @@ def supervise(
         service.note(state)
         if in_background:
             os.write(1, READY)
-            # Nobody reads what follows.
+            # The command that reads the first line has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return Supervisor(service, command, log, state, backoff_s=backoff_s).supervise()
 

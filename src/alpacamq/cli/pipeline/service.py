@@ -101,10 +101,9 @@ def _start(parsed: argparse.Namespace, output: Output) -> None:
         _supervise(parsed)
         return
     need_spark()
-    from alpacamq_spark.pipelines.service import Service
 
     found = [_runnable(path, parsed) for path in parsed.files]
-    services = [Service(pipeline) for pipeline in found]
+    services = [pipeline.service for pipeline in found]
     for pipeline, service in zip(found, services, strict=True):
         service.check_idle()
         pipeline.check_broker()
@@ -136,7 +135,7 @@ def _show_started(rows: "Sequence[dict[str, Plain]]", output: Output) -> None:
 
 
 def _supervise(parsed: argparse.Namespace) -> None:
-    from alpacamq_spark.pipelines.service import Service, supervise, this_program
+    from alpacamq_spark.pipelines.service import supervise, this_program
 
     need_spark()
     if len(parsed.files) > 1:
@@ -145,7 +144,7 @@ def _supervise(parsed: argparse.Namespace) -> None:
     options, arguments = _target_options(parsed), _arguments(parsed)
     trigger = () if parsed.trigger is None else ("--trigger", parsed.trigger)
     code = supervise(
-        Service(_runnable(path, parsed)),
+        _runnable(path, parsed).service,
         this_program(*options, "pipeline", "run", *trigger, str(path.resolve())),
         options=options,
         arguments=arguments,
@@ -169,21 +168,18 @@ def _stop(parsed: argparse.Namespace, output: Output) -> None:
 def stop_service(path: Path, parsed: argparse.Namespace) -> "dict[str, Plain]":
     """Stop a pipeline, started or just running; return what to show."""
     from alpacamq_spark.pipelines import load
-    from alpacamq_spark.pipelines.service import Service
 
-    service = Service(load(path))
+    service = load(path).service
     was_running = service.stop(parsed.timeout / 1000, at_once=parsed.now)
     return {"name": service.name, "was_running": was_running}
 
 
 def _restart(parsed: argparse.Namespace, output: Output) -> None:
     need_spark()
-    from alpacamq_spark.pipelines.service import Service
-
     found = [_runnable(path, parsed) for path in parsed.files]
     rows = []
     for pipeline, path in zip(found, parsed.files, strict=True):
-        service = Service(pipeline)
+        service = pipeline.service
         last = service.state()
         service.stop(parsed.timeout / 1000, at_once=parsed.now)
         options = _target_options(parsed) or ([] if last is None else list(last.options))
