@@ -23,7 +23,12 @@ from alpacamq.node.config import KafkaConfig, NodeConfig
 SOURCE = Path(__file__).parent.parent / "src"
 TIMEOUT_S = 60
 # Background work that is independent of clients.
-BACKGROUND = ("alpacamq.telemetry.event_loop", "alpacamq.broker.sampling", "alpacamq.telemetry.history")
+BACKGROUND = (
+    "alpacamq.telemetry.event_loop",
+    "alpacamq.broker.sampling",
+    "alpacamq.telemetry.history",
+    "alpacamq.api.listening",
+)
 
 
 class Flow:

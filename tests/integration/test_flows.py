@@ -29,6 +29,8 @@ LEFT_OUT = ("model", "telemetry", "wire")
 # Until the work that a flow leaves behind, such as a delayed flush, has ended.
 QUIET_S = 0.3
 RUNS = 3
+# Long enough that the message is not due before a busy machine has scheduled it: it would be appended at once.
+DELAY_MS = 1000
 
 
 class Clients:
@@ -91,7 +93,7 @@ class Clients:
 
     def delay(self) -> None:
         self.fired += 1
-        body = {"value": "later", "delay_ms": 20}
+        body = {"value": "later", "delay_ms": DELAY_MS}
         self.http.post("/topics/delayed/messages", json=body).raise_for_status()
         eventually(lambda: self.broker.delivered_messages() >= self.fired)
 
