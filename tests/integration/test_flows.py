@@ -29,7 +29,7 @@ LEFT_OUT = ("model", "telemetry", "wire")
 # Until the work that a flow leaves behind, such as a delayed flush, has ended.
 QUIET_S = 0.3
 RUNS = 3
-# Long enough that the message is not due before a busy machine has scheduled it: it would be appended at once.
+# Long enough that the message is not due, and so appended at once, before a busy machine has scheduled it.
 DELAY_MS = 1000
 
 
