@@ -11,7 +11,7 @@ from typing import Any
 
 from alpacamq.api.http.server import HttpListener
 from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.rest.app import RestApi
 from alpacamq.api.sqs.app import SqsApi

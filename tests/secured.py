@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.connection import Connection, Listener
+from alpacamq.api.kafka.connection import Connection
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.access import Caller, SecuritySettings
 from alpacamq.broker.broker import Broker, BrokerSettings

@@ -21,7 +21,7 @@ from alpacamq.api.http.server import Connection as HttpConnection
 from alpacamq.api.http.server import HttpListener
 from alpacamq.api.kafka.call import Backend
 from alpacamq.api.kafka.connection import Connection as KafkaConnection
-from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.listening import ListenerSettings
 from alpacamq.api.tls import Handshakes, ListenerTls, TlsConnection

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.node.config import KafkaConfig
 from alpacamq.node.serve import keep_collections_short

@@ -19,7 +19,7 @@ from alpacamq.api.http.hosts import HostCheck, Hosts
 from alpacamq.api.http.messages import App
 from alpacamq.api.http.server import HttpListener, remedy_of
 from alpacamq.api.kafka.call import KAFKA_LISTENER, Backend
-from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.listening import ListenerSettings
 from alpacamq.api.registry.app import MountedRegistry, RegistryApi

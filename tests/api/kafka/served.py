@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.connection import Listener
+from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker
 from alpacamq.node.config import KafkaConfig
