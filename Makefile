@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean \
+.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile compiled compiled-test pythons hooks lock clean \
 	scenarios image base image-test compose-test loadtools helmtools helm-test
 
 BIN := .venv/bin
@@ -65,6 +65,18 @@ site: ## Build the documentation site into ./site
 	@scripts/setup dev
 	@$(BIN)/python scripts/build_site.py
 	@echo "open site/index.html"
+
+# Needs a C compiler; about three minutes of CPU time.
+compiled: ## Build a wheel in ./dist whose busiest modules are compiled
+	@scripts/setup dev
+	@scripts/compile dist
+
+# TESTS=… for some of them.
+compiled-test: ## Run the tests with the busiest modules compiled
+	@scripts/setup dev
+	@scripts/compile build
+	@rm -rf build/compiled && $(BIN)/python -m zipfile -e build/alpacamq-*.whl build/compiled
+	@PYTHONPATH=build/compiled $(BIN)/pytest -q $(PARALLEL) -m "not heavy" $(TESTS)
 
 bench: ## Measure, and write benchmarks/results
 	@scripts/setup dev

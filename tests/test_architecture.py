@@ -2,6 +2,7 @@
 
 import ast
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -198,3 +199,21 @@ def test_third_party_imports_are_declared() -> None:
             if top not in {"alpacamq", LATER, *OPTIONAL, *sys.stdlib_module_names}:
                 package = PACKAGE_OF.get(top, top.replace("_", "-"))
                 assert package in declared, f"{module.path} imports {top}"
+
+
+COMPILED = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+    "wheel"
+]["hooks"]["mypyc"]["include"]
+
+
+@pytest.mark.parametrize("path", COMPILED)
+def test_modules_that_can_be_compiled_declare_no_class_with_keywords(path: str) -> None:
+    """mypyc ignores them, so a struct would be made without `frozen` and `kw_only`."""
+    tree = ast.parse((SOURCE.parent / path).read_text())
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert [each.name for each in classes if each.keywords] == []
+
+
+def test_coroutines_are_recognised_also_when_they_are_compiled() -> None:
+    """Those are no `types.CoroutineType`, but a `collections.abc.Coroutine`."""
+    assert [path for path in OURS.rglob("*.py") if "CoroutineType" in path.read_text()] == []

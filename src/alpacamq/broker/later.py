@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from types import CoroutineType
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -42,7 +41,7 @@ class Later(Generic[T]):
     def set_result(self, result: T | Exception | Coroutine[Any, Any, T]) -> None:
         """Pass on the result, unless the reader no longer waits."""
         if self.is_cancelled:
-            if isinstance(result, CoroutineType):
+            if isinstance(result, Coroutine):
                 result.close()
             return
         self._is_known = True
@@ -60,7 +59,7 @@ class Later(Generic[T]):
             if is_for_values:
                 if isinstance(known, Exception):
                     continue
-                if isinstance(known, CoroutineType):
+                if isinstance(known, Coroutine):
                     known = _rest(known, change)
                     continue
             try:
@@ -122,12 +121,12 @@ class Later(Generic[T]):
             try:
                 self._result = await known
             except asyncio.CancelledError:
-                if known.done() and not known.cancelled() and isinstance(known.result(), CoroutineType):
+                if known.done() and not known.cancelled() and isinstance(known.result(), Coroutine):
                     known.result().close()
                 self.cancel()
                 raise
         result = self._result
-        if isinstance(result, CoroutineType):
+        if isinstance(result, Coroutine):
             result = await result
         if isinstance(result, Exception):
             raise result
@@ -136,4 +135,4 @@ class Later(Generic[T]):
 
 async def _rest(work: Coroutine[Any, Any, T], change: Callable[[T], U | Coroutine[Any, Any, U]]) -> U:
     changed = change(await work)
-    return await changed if isinstance(changed, CoroutineType) else cast("U", changed)
+    return await changed if isinstance(changed, Coroutine) else cast("U", changed)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.version import VERSION
+from alpacamq.model.version import described
 
 # Of files of a backup, which contain messages and the hashes of passwords.
 _PRIVATE = 0o077
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="alpacamq", description=SUMMARY)
-    parser.add_argument("--version", action="version", version=f"alpacamq {VERSION}")
+    parser.add_argument("--version", action="version", version=f"alpacamq {described()}")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="run the broker")
     serve.add_argument(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -78,7 +78,7 @@ class PendingReceive:
 
     queue: "Queue"
     request: ReceiveRequest
-    reply_to: object
+    reply_to: Any
     partitions: int  # as a mask
     end_ms: int
     due_ms: int = NO_DEADLINE

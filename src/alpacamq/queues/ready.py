@@ -284,7 +284,7 @@ class PartitionHeap:
         while True:
             entry = heap[0]
             number = entry[2]
-            if entries.get(number) is not entry:
+            if entries.get(number) != entry:
                 heappop(heap)
             elif (since_ms := since(number)) > entry[0]:
                 entries[number] = entry = (since_ms, entry[1], number)

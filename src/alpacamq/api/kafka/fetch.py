@@ -41,6 +41,7 @@ from alpacamq.telemetry.tracing import ClientApi
 from .brokers import LeaderHint, hinted_nodes, leader_hint, preferred_replica
 from .errors import code_of
 from .fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessions
+from .inbox import NO_FRAME
 from .operations import AllowedTopics
 from .outbox import Piece
 from .turns import Work
@@ -571,7 +572,7 @@ class FetchRequests:
         try:
             await work.begin()
             call = await work.run(decode_fetch_in_slices(header.api_version, frame, header.body_at))
-            del frame
+            frame = NO_FRAME
             pending = self._pending(connection, answer, header, call)
             connection.proceed()
             if pending is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alpacamq.protocol.errors import ProtocolError
 
@@ -21,7 +21,7 @@ class _Waiting(NamedTuple):
 
     rest_bytes: int
     number: int
-    owner: object
+    owner: Any
     size: int
     resume: Callable[[int], None]
 
@@ -102,7 +102,8 @@ _FOREIGN = {
     b"PRI": "HTTP",
 }
 
-_NOTHING = memoryview(b"")
+# What a request that frees its frame before it ends has instead.
+NO_FRAME = memoryview(b"")
 _POOLED = 8
 _POOLED_BYTES = 2 << 20
 
@@ -136,7 +137,7 @@ class Inbox:
         self._scratch = scratch
         self._max_frame_bytes = max_frame_bytes
         self._limit_name = "kafka.max_request_bytes is"
-        self._view = _NOTHING
+        self._view = NO_FRAME
         self._at = 0
         # Where in the scratch buffer the last bytes were received.
         self._start = 0
@@ -257,13 +258,13 @@ class Inbox:
         frame_bytes = self._at
         if frame_bytes < len(self._view):
             self._rest = bytearray(self._view[frame_bytes:])
-        self._view = _NOTHING
+        self._view = NO_FRAME
         self._at = 0
         return frame_bytes
 
     def drop(self) -> None:
         """Drop all received bytes and free their memory."""
         self._rest = bytearray()
-        self._view = _NOTHING
+        self._view = NO_FRAME
         self._large = None
         self.wanted_bytes = None

@@ -83,6 +83,7 @@ from alpacamq.telemetry.tracing import ClientApi
 
 from .brokers import BrokerNode, hinted_nodes, leader_hint
 from .errors import code_of, text_of
+from .inbox import NO_FRAME
 from .operations import AllowedTopics
 from .turns import Work
 
@@ -428,7 +429,8 @@ class ProduceRequests:
                 pending.throttle_ms = connection.charge_due()
             pending.done()
             work.leave()
-            del frame, call, deferred
+            frame = NO_FRAME
+            del call, deferred
             connection.proceed()  # its response is reserved, and all its batches are in the log
             await pending.all_in.wait()
             await pending.answer_in_slices(work)

@@ -41,6 +41,7 @@ from .handlers import (
 )
 from .handlers import metadata as cluster
 from .handlers import share_groups as share_offsets
+from .inbox import NO_FRAME
 from .produce import ProduceRequests
 from .sasl import BEFORE_AUTHENTICATION, SaslRequests
 from .share.requests import ShareRequests
@@ -85,6 +86,8 @@ MAX_PLAIN_REQUEST_BYTES = 8 << 20
 MAX_RESPONSE_BYTES = 100 << 20
 # Entries freed without a stop.
 FREED_AT_ONCE = 32
+# What is left of a response once it was sent.
+_SENT = Message()
 
 # A handler returns a response, or a coroutine that blocks the next requests of the connection.
 Handler = Callable[[Backend, Any, Call], Message | Coroutine[Any, Any, Message]]
@@ -273,7 +276,7 @@ class KafkaRequests:
                 )
                 if (tenant := self._access.tenant_of(connection.caller)) is not None:
                     request = await work.run(tenancy.stored(tenant, request))
-            del frame
+            frame = NO_FRAME
             connection.free_frame()
             response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
         except BaseException:
@@ -350,7 +353,7 @@ async def _finish(
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
         used.append(response)
-        del response, body
+        response, body = _SENT, b""
         await work.run(_freed(used))
     finally:
         work.leave()

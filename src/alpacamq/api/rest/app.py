@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
 from time import monotonic
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -448,7 +447,7 @@ class RestApi:
         answer: Any,
     ) -> Response | Coroutine[Any, Any, Response]:
         """Return the response for what a handler has returned or raised; a coroutine does the rest."""
-        if isinstance(answer, CoroutineType):
+        if isinstance(answer, Coroutine):
             return self._awaited(endpoint, call, answer, began_at, tenant)
         route = endpoint.route
         try:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from itertools import count
 from time import monotonic
-from types import CoroutineType
 from typing import Any
 from uuid import uuid4
 
@@ -215,7 +214,7 @@ class SqsApi:
 
     def _answered(self, serving: "_Serving", result: Any) -> Response | Coroutine[Any, Any, Response]:
         """Return the response for what an action has returned; a coroutine does the rest."""
-        if isinstance(result, CoroutineType):
+        if isinstance(result, Coroutine):
             return self._awaited(serving, result)
         if isinstance(result, Exception):
             return self._refused(serving, result)
