@@ -273,6 +273,29 @@ def start_costs(versions: Sequence[AlpacaMQ], room: Path, rounds: int) -> list[l
     return found
 
 
+def compare(
+    versions: Sequence[AlpacaMQ], cases: Sequence[str], room: Path, rounds: int, collected: Report
+) -> None:
+    """Measure the cost of every case, with all versions in every round."""
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        for case in cases:
+            if case == START_CASE:
+                unit, found = START_UNIT, start_costs(versions, room, rounds)
+            else:
+                servers = servers or [
+                    stack.enter_context(running(each, room / f"server-{place}"))
+                    for place, each in enumerate(versions)
+                ]
+                if case.startswith("gRPC") and any("grpc" not in each.addresses for each in servers):
+                    print(f"  {case}: a version has no gRPC API", flush=True)
+                    continue
+                unit, found = UNIT, costs(CASES[case], servers, rounds)
+            for version, samples in zip(versions, found, strict=True):
+                collected(case=case, server=version.name, unit=unit, samples=samples)
+            print(f"  {case}", flush=True)
+
+
 def _places(count: int, turn: int) -> Sequence[int]:
     """Return places in an order that changes from turn to turn."""
     return range(count) if turn % 2 else range(count)[::-1]
@@ -305,22 +328,7 @@ def main() -> None:
             AlpacaMQ(source=REPOSITORY),
             AlpacaMQ(name=parsed.revision, source=tree, packages=packages),
         ]
-        servers: list[Server] = []
-        for case in wanted:
-            if case == START_CASE:
-                unit, found = START_UNIT, start_costs(versions, room, parsed.rounds)
-            else:
-                servers = servers or [
-                    stack.enter_context(running(each, room / f"server-{place}"))
-                    for place, each in enumerate(versions)
-                ]
-                if case.startswith("gRPC") and any("grpc" not in each.addresses for each in servers):
-                    print(f"  {case}: {parsed.revision} has no gRPC API", flush=True)
-                    continue
-                unit, found = UNIT, costs(CASES[case], servers, parsed.rounds)
-            for version, samples in zip(versions, found, strict=True):
-                collected(case=case, server=version.name, unit=unit, samples=samples)
-            print(f"  {case}", flush=True)
+        compare(versions, wanted, room, parsed.rounds, collected)
     results = collected.results(
         machine.machine(ROOM), machine.commit(), machine.client_versions(), load_average
     )
