@@ -54,7 +54,7 @@ HIGHLIGHTS = (
     ),
 )
 # The server that has its own column.
-PEERS = ("Apache", "ElasticMQ", "NATS", "RabbitMQ", "Redis", "Spark")
+PEERS = ("compiled", "Apache", "ElasticMQ", "NATS", "RabbitMQ", "Redis", "Spark")
 _BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
