@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile pythons hooks lock clean \
-	scenarios image base image-test compose-test loadtools helmtools helm-test
+	scenarios image base image-test compose-test loadtools helmtools helm-test kubetools kube-test
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -147,6 +147,15 @@ helmtools: ## Install Helm, and the schemas of Kubernetes' objects
 
 helm-test: helmtools ## Lint and render the Helm chart, and check every object
 	@$(BIN)/pytest -q tests/deploy/test_chart.py tests/deploy/test_rules.py
+
+# Needs Go, and 10 to 30 minutes the first time.
+kubetools: ## Build the programs of Kubernetes that kube-test needs
+	@deploy/kubernetes/tools
+
+# Root; on Debian: etcd-server containerd runc containernetworking-plugins podman buildah nftables. And `make image`.
+kube-test: kubetools ## Start a Kubernetes on this machine, and install, upgrade, scale and disturb the chart in it
+	@scripts/setup dev
+	@$(BIN)/pytest -q -s -m heavy -o timeout=7200 tests/kubernetes
 
 proto: ## Generate the modules of the gRPC API from its .proto files
 	@scripts/setup dev

@@ -336,6 +336,8 @@ state = "{self.root}/containerd-state"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
   disable_apparmor = true
+  # Containers on this machine may lack the capability to lower it.
+  restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{PLUGINS}"
     conf_dir = "{self.root}/cni"
