@@ -156,6 +156,10 @@ def check_nothing_lost(result: dict[str, Any], what: str) -> None:
 
 # What the API server says
 
+APPLY = ("--namespace", "sets", "apply", "--dry-run=server", "--validate=strict", "--filename", "-")
+# Of every headless Service in this version, although the field is not set.
+KNOWN_WARNINGS = ("Warning: spec.SessionAffinity is ignored for headless services",)
+
 
 @pytest.fixture(scope="module")
 def operators(cluster: Kubernetes) -> Kubernetes:
@@ -165,14 +169,17 @@ def operators(cluster: Kubernetes) -> Kubernetes:
             f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
             for kind in ("servicemonitors", "prometheusrules")
         ],
-        "github.com/cert-manager/cert-manager@v1.18.2": ["deploy/crds/cert-manager.io_certificates.yaml"],
+        "github.com/cert-manager/cert-manager@v1.18.2": ["deploy/crds/crd-certificates.yaml"],
     }
     for module, files in places.items():
         found = subprocess.run(
             ["go", "mod", "download", "-json", module], capture_output=True, check=True, cwd=cluster.root
         )
         for file in files:
-            cluster.kubectl("create", "--filename", str(Path(json.loads(found.stdout)["Dir"]) / file))
+            definition = yaml.safe_load((Path(json.loads(found.stdout)["Dir"]) / file).read_text())
+            # Its labels may be templates.
+            definition["metadata"].pop("labels", None)
+            cluster.kubectl("create", "--filename", "-", stdin=yaml.safe_dump(definition))
     cluster.kubectl(
         "wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s"
     )
@@ -190,23 +197,16 @@ def test_the_api_server_accepts_every_set_of_values(operators: Kubernetes, value
     assert {each["kind"] for each in yaml.safe_load_all(rendered) if each} == {
         each["kind"] for each in yaml.safe_load_all((CHARTS / "rendered" / values.name).read_text()) if each
     }
-    operators.kubectl(
-        *("--namespace", "sets", "apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors"),
-        *("--filename", "-"),
-        stdin=rendered,
-    )
+    ran = operators.run(*operators.kubectl_command(*APPLY), stdin=rendered)
+    warnings = [line for line in ran.stderr.splitlines() if line not in KNOWN_WARNINGS]
+    assert not warnings
 
 
 def test_a_mistyped_field_is_refused(operators: Kubernetes) -> None:
     rendered = template(operators, CHARTS / "default.yaml").replace(
         "podManagementPolicy", "podManagmentPolicy"
     )
-    ran = operators.run(
-        *operators.kubectl_command("--namespace", "sets", "apply", "--dry-run=server", "--validate=strict"),
-        *("--filename", "-"),
-        stdin=rendered,
-        check=False,
-    )
+    ran = operators.run(*operators.kubectl_command(*APPLY), stdin=rendered, check=False)
     assert ran.returncode != 0
     assert 'unknown field "spec.podManagmentPolicy"' in ran.stderr
 
