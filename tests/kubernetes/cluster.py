@@ -179,10 +179,12 @@ class Kubernetes:
         for name in ("log", "kubelet", "volumes"):
             (self.root / name).mkdir()
         Path("/var/lib/kubelet").mkdir(exist_ok=True)
+        # All ends with this process, however that ends.
+        unshare = ("setpriv", "--pdeathsig", "KILL", "unshare")
         flags = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
         log = (self.root / "init.log").open("wb")
         self._init = subprocess.Popen(
-            ["unshare", *flags, "sh", "-c", INIT, "init", str(self.root), ADDRESS], stdout=log, stderr=log
+            [*unshare, *flags, "sh", "-c", INIT, "init", str(self.root), ADDRESS], stdout=log, stderr=log
         )
         ready = self.root / "ready"
         eventually(ready.exists, what=f"the namespaces are there, see {self.root}/init.log")
@@ -243,6 +245,7 @@ class Kubernetes:
             f"--cert-dir={self.root / 'certificates'}",
             f"--token-auth-file={self.root / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--service-cluster-ip-range={SERVICES}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={key}",
