@@ -117,6 +117,10 @@ class Kubernetes:
         )
         return ran
 
+    def shell(self, script: str) -> str:
+        """Run a script in which kubectl works, and return what it prints."""
+        return self.run("sh", "-ec", script).stdout
+
     def popen(self, *command: str) -> subprocess.Popen[str]:
         """Start a command in the network of the cluster, to read what it prints."""
         return subprocess.Popen(
@@ -151,8 +155,10 @@ class Kubernetes:
         self._write_files()
         self._spawn("etcd", "etcd", "--data-dir", str(self.root / "etcd"), "--log-level", "warn")
         self._spawn("containerd", "containerd", "--config", str(self.root / "containerd.toml"))
-        self._start_control_plane()
+        key = self.root / "service-accounts.key"
+        self._start_api_server(key)
         eventually(self._answers, within_s=START_S, what="the API server is ready")
+        self._start_controllers(key)
         self._spawn(
             *("kubelet", self._program("kubelet"), "--config", str(self.root / "kubelet.yaml")),
             *("--kubeconfig", str(self.kubeconfig), "--hostname-override", "machine", "--node-ip", ADDRESS),
@@ -201,7 +207,8 @@ class Kubernetes:
     def _environment(self) -> dict[str, str]:
         clean = {name: text for name, text in os.environ.items() if not name.lower().endswith("_proxy")}
         helm = {f"HELM_{each}_HOME": str(self.root / "helm") for each in ("CACHE", "CONFIG", "DATA")}
-        return {**clean, **helm, "KUBECONFIG": str(self.kubeconfig)}
+        path = f"{self._bin}:{os.environ['PATH']}"
+        return {**clean, **helm, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
 
     def _program(self, name: str) -> str:
         return str(self._bin / name)
@@ -233,8 +240,7 @@ class Kubernetes:
         path = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
         return self.kubectl("get", "nodes", "-o", path, check=False).strip() == "True"
 
-    def _start_control_plane(self) -> None:
-        key = self.root / "service-accounts.key"
+    def _start_api_server(self, key: Path) -> None:
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         (self.root / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
         self._spawn(
@@ -251,6 +257,8 @@ class Kubernetes:
             f"--service-account-signing-key-file={key}",
             f"--service-account-key-file={key}",
         )
+
+    def _start_controllers(self, key: Path) -> None:
         for name in ("kube-controller-manager", "kube-scheduler"):
             self._spawn(
                 *(name, self._program(name), f"--kubeconfig={self.kubeconfig}", "--leader-elect=false"),

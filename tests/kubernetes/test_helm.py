@@ -5,7 +5,6 @@ The tests share one cluster and one release, which each leaves with three nodes 
 
 import json
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -108,6 +107,22 @@ def ready(cluster: Kubernetes) -> tuple[int, int]:
 def wait_until_ready(cluster: Kubernetes, count: int = 3) -> None:
     eventually(lambda: ready(cluster) == (count, count), within_s=WAIT_S, what=f"{count} pods are ready")
     client(cluster, IN_SYNC)
+
+
+def wait_until_replaced(cluster: Kubernetes, name: str, uid: str) -> None:
+    """Wait until another pod has that name, and all are ready and in sync."""
+
+    def is_another() -> bool:
+        path = "jsonpath={.metadata.uid}"
+        found = cluster.kubectl("--namespace", NAMESPACE, "get", "pod", name, "-o", path, check=False)
+        return found not in ("", uid)
+
+    eventually(is_another, within_s=WAIT_S, what=f"there is another {name}")
+    wait_until_ready(cluster)
+
+
+def uid_of(cluster: Kubernetes, name: str) -> str:
+    return str(pod(cluster, name)["metadata"]["uid"])
 
 
 def client(cluster: Kubernetes, script: str, *, stdin: str | None = None) -> str:
@@ -230,13 +245,12 @@ def test_three_nodes_are_installed_and_serve(installed: Kubernetes) -> None:
 def test_a_pod_stops_as_soon_as_its_broker_has(installed: Kubernetes) -> None:
     """Not after its whole grace period, and without being killed."""
     name = f"{RELEASE}-1"
-    before = pod(installed, name)["metadata"]["uid"]
+    uid = uid_of(installed, name)
     with traffic(installed, "deleted") as result:
         began = time.monotonic()
         installed.kubectl("--namespace", NAMESPACE, "delete", "pod", name)
         took_s = time.monotonic() - began
-        wait_until_ready(installed)
-    assert pod(installed, name)["metadata"]["uid"] != before
+        wait_until_replaced(installed, name, uid)
     assert took_s < GRACE_S, "the container did not end by itself"
     say(f"deleted pod gone after {took_s:.1f} s, 5 s of which are preStop")
     check_nothing_lost(result, "pod deleted")
@@ -244,10 +258,11 @@ def test_a_pod_stops_as_soon_as_its_broker_has(installed: Kubernetes) -> None:
 
 def test_a_pod_that_is_killed_comes_back(installed: Kubernetes) -> None:
     name = f"{RELEASE}-2"
+    uid = uid_of(installed, name)
     with traffic(installed, "killed") as result:
         began = time.monotonic()
         installed.kubectl("--namespace", NAMESPACE, "delete", "pod", name, "--grace-period=0", "--force")
-        wait_until_ready(installed)
+        wait_until_replaced(installed, name, uid)
         say(f"killed pod back and in sync after {time.monotonic() - began:.1f} s")
     check_nothing_lost(result, "pod killed")
 
@@ -263,12 +278,13 @@ def test_one_pod_at_a_time_is_evicted(installed: Kubernetes) -> None:
         lambda: installed.get("pdb", RELEASE, NAMESPACE)["status"]["disruptionsAllowed"] == 1,
         what="an eviction is allowed",
     )
+    uid = uid_of(installed, f"{RELEASE}-0")
     with traffic(installed, "evicted") as result:
         first, second = evict(f"{RELEASE}-0"), evict(f"{RELEASE}-1")
         assert first.returncode == 0, first.stderr
         assert second.returncode != 0
         assert "disruption budget" in second.stderr
-        wait_until_ready(installed)
+        wait_until_replaced(installed, f"{RELEASE}-0", uid)
     check_nothing_lost(result, "eviction of one pod, of another refused")
 
 
@@ -300,13 +316,9 @@ def test_five_nodes_and_three_again(installed: Kubernetes) -> None:
         # As the notes of the chart say, for the last node and the one before.
         for count in (5, 4):
             notes = installed.helm("get", "notes", RELEASE, "--namespace", NAMESPACE)
-            commands = [line.strip() for line in notes.splitlines() if " -- " in line]
-            assert len(commands) == 2
-            for command in commands:
-                words = shlex.split(command.replace("cluster drain 5", f"cluster drain {count}"))
-                words = [str(count) if word == "5" else word for word in words]
-                assert words[0] == "kubectl"
-                installed.kubectl(*words[1:])
+            steps = notes[notes.index("  kubectl -n queues get secret") :]
+            assert steps.count("alpacactl") == 2
+            installed.shell(steps.replace("drain 5", f"drain {count}").replace("remove 5", f"remove {count}"))
         install(installed, "upgrade", "--set", "replicas=3")
         wait_until_ready(installed)
     check_nothing_lost(result, "three nodes, five, and three again")
@@ -339,3 +351,24 @@ def test_what_was_stored_is_there_after_an_uninstall(installed: Kubernetes) -> N
     install(installed, "install")
     wait_until_ready(installed)
     assert client(installed, "alpacactl consume orders --exit -o json") == before
+
+
+def test_a_missing_secret_is_named_and_may_come_later(cluster: Kubernetes) -> None:
+    """And a pod with a container for backups stops as fast as one without."""
+    place = ("--namespace", NAMESPACE)
+    values = ("auth.existingSecret=late", "replicas=1", "backup.enabled=true", "resources.requests.cpu=50m")
+    options = [word for value in values for word in ("--set", value)]
+    cluster.helm("install", "late", str(CHART), *place, *options)
+
+    def events() -> str:
+        return cluster.kubectl(*place, "get", "events", "--field-selector", "involvedObject.name=late-0")
+
+    eventually(lambda: 'secret "late" not found' in events(), within_s=WAIT_S, what="an event names it")
+    cluster.kubectl(*place, "create", "secret", "generic", "late", f"--from-literal=users=admin:{PASSWORD}")
+    cluster.kubectl(*place, "wait", "--for=condition=Ready", f"--timeout={WAIT_S}s", "pod/late-0")
+    began = time.monotonic()
+    cluster.helm("uninstall", "late", *place)
+    cluster.kubectl(*place, "wait", "--for=delete", f"--timeout={WAIT_S}s", "pod/late-0")
+    took_s = time.monotonic() - began
+    assert took_s < GRACE_S, "a container did not end by itself"
+    say(f"a pod with backups is gone after {took_s:.1f} s")
