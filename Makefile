@@ -85,10 +85,10 @@ chaos: ## Inject faults into three nodes under load, for five minutes, and check
 	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(LOADS),--loads $(LOADS))
 
-# NAMES="failover partition" for some; needs root for networks and disks.
+# NAMES="failover partition" for some; ON=compose in containers; needs root for networks and disks.
 scenarios: ## Run the scenarios of deploy/chaos against three nodes, and print a verdict for each
 	@scripts/setup dev
-	@$(BIN)/python -m tests.chaos.scenarios $(NAMES) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.chaos.scenarios $(NAMES) $(if $(ON),--on $(ON)) $(if $(SEED),--seed $(SEED))
 
 # SEED=… runs one seed and prints its events; SCENARIO=… only one of the simulations.
 sim: ## Run the cluster's cores in virtual time with faults, SEEDS=1000 seeds
