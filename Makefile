@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile compiled compiled-test pythons hooks lock clean \
-	scenarios image base image-test compose-test loadtools helmtools helm-test
+	scenarios image base image-test compose-test loadtools helmtools helm-test kubetools kube-test
 
 BIN := .venv/bin
 # Tests start hundreds of processes; without byte code, each would compile the sources again.
@@ -97,10 +97,10 @@ chaos: ## Inject faults into three nodes under load, for five minutes, and check
 	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(LOADS),--loads $(LOADS))
 
-# NAMES="failover partition" for some; needs root for networks and disks.
+# NAMES="failover partition" for some; ON=compose in containers; needs root for networks and disks.
 scenarios: ## Run the scenarios of deploy/chaos against three nodes, and print a verdict for each
 	@scripts/setup dev
-	@$(BIN)/python -m tests.chaos.scenarios $(NAMES) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.chaos.scenarios $(NAMES) $(if $(ON),--on $(ON)) $(if $(SEED),--seed $(SEED))
 
 # SEED=… runs one seed and prints its events; SCENARIO=… only one of the simulations.
 sim: ## Run the cluster's cores in virtual time with faults, SEEDS=1000 seeds
@@ -159,6 +159,15 @@ helmtools: ## Install Helm, and the schemas of Kubernetes' objects
 
 helm-test: helmtools ## Lint and render the Helm chart, and check every object
 	@$(BIN)/pytest -q tests/deploy/test_chart.py tests/deploy/test_rules.py
+
+# Needs Go, and 10 to 30 minutes the first time.
+kubetools: ## Build the programs of Kubernetes that kube-test needs
+	@deploy/kubernetes/tools
+
+# Root; on Debian: etcd-server containerd runc containernetworking-plugins podman buildah nftables. And `make image`.
+kube-test: kubetools ## Start a Kubernetes on this machine, and install, upgrade, scale and disturb the chart in it
+	@scripts/setup dev
+	@$(BIN)/pytest -q -s -m heavy -o timeout=7200 tests/kubernetes
 
 proto: ## Generate the modules of the gRPC API from its .proto files
 	@scripts/setup dev

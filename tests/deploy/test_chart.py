@@ -217,6 +217,16 @@ def test_pods_keep_the_restricted_standard(values: Path) -> None:
 
 
 @pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
+def test_no_shell_is_process_1(values: Path) -> None:
+    """Such a shell ignores SIGTERM, and the pod takes its whole grace period to stop."""
+    for name, pod in pods(values):
+        if pod.get("shareProcessNamespace"):
+            continue  # process 1 is that of the pod
+        for container in pod["containers"]:
+            assert container["command"][0] == "tini", name
+
+
+@pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
 def test_the_broker_accepts_the_configuration(values: Path, tmp_path: Path) -> None:
     """The variables and the file that a pod gets, as the broker reads them."""
     (nodes,) = of_kind(values, "StatefulSet")

@@ -99,12 +99,11 @@ def test_a_name_that_does_not_resolve_is_named_with_its_setting(tmp_path: Path) 
     refused(ran, address, "kafka.listen")
 
 
-@needs_root
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
-@pytest.mark.parametrize("exists", [True, False], ids=["root's", "in root's"])
-def test_a_volume_of_another_user_is_named(tmp_path: Path, exists: bool) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir(mode=0o700)
+@pytest.fixture
+def nobody(tmp_path: Path) -> tuple[str, ...]:
+    """Return a command that runs another as a user who may read, but not write, the temporary directory."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv")
     for parent in [tmp_path, *tmp_path.parents][:4]:
         if parent != Path("/tmp"):  # noqa: S108
             parent.chmod(0o755)
@@ -112,9 +111,31 @@ def test_a_volume_of_another_user_is_named(tmp_path: Path, exists: bool) -> None
     readable = subprocess.run([*launcher, sys.executable, "-c", "import alpacamq"], check=False)
     if readable.returncode != 0:
         pytest.skip("this checkout cannot be read by other users")
-    ran = start(volume if exists else volume / "data", launcher=launcher)
+    return launcher
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["root's", "in root's"])
+def test_a_volume_of_another_user_is_named(tmp_path: Path, nobody: tuple[str, ...], exists: bool) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o700)
+    ran = start(volume if exists else volume / "data", launcher=nobody)
     refused(ran, str(volume), "Permission denied", "node.data_dir", f"user {NOBODY}")
     assert not list(volume.iterdir())
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o460, False), (0o444, False)])
+def test_a_users_file_of_root_is_read_as_its_group(
+    tmp_path: Path, nobody: tuple[str, ...], mode: int, is_read: bool
+) -> None:
+    """As Kubernetes mounts a Secret for a container that does not run as root."""
+    users = tmp_path / "users"
+    users.write_text("admin:secret\n")
+    users.chmod(mode)
+    os.chown(users, 0, NOBODY)
+    config = f'[security]\nauthentication = true\nusers_file = "{users}"\n'
+    ran = start(tmp_path / "data", launcher=nobody, config=config)
+    # The directory of its data cannot be written to: that is what it says if it has got so far.
+    refused(ran, "node.data_dir" if is_read else "chmod 600")
 
 
 @needs_root

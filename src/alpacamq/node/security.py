@@ -1,6 +1,8 @@
 """Sections [security] and [audit], and the users file."""
 
+import os
 import secrets
+import stat
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,6 +35,7 @@ from .options import ConfigError
 
 # Bits of a file's mode that let other users of the machine read it.
 _READABLE_BY_OTHERS = 0o077
+ROOT = 0
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,19 +354,24 @@ def _delegation_settings(config: SecurityConfig) -> DelegationSettings | None:
 
 
 def _read_private(path: Path, setting: str) -> str:
-    """Read a file that only its owner may be able to read. Raises ConfigError."""
+    """Read a file that other users must not be able to read. Raises ConfigError."""
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{setting} {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{setting} {path} is not UTF-8 text") from None
-    if mode & _READABLE_BY_OTHERS:
+    if status.st_mode & _READABLE_BY_OTHERS & ~_may_read(status.st_uid, os.geteuid()):
         raise ConfigError(
             f"{setting} {path} can be read by other users of this machine; run chmod 600 {path}"
         )
     return text
+
+
+def _may_read(owner: int, own: int) -> int:
+    """Return the bits that may be set: files of root may be read as their group, as in Kubernetes."""
+    return stat.S_IRGRP if owner == ROOT != own else 0
 
 
 def read_users(path: Path) -> Mapping[str, User]:

@@ -77,6 +77,18 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
+{{/* The command line of alpacactl in the first pod, for an administrator of Kubernetes. */}}
+{{- define "alpacamq.alpacactl" -}}
+{{- $namespace := .Release.Namespace }}
+{{- if .Values.auth.enabled -}}
+kubectl -n {{ $namespace }} get secret {{ .Values.auth.existingSecret }} -o jsonpath='{.data.password}' | base64 --decode |
+    kubectl -n {{ $namespace }} exec -i {{ include "alpacamq.name" . }}-0 -c broker -- alpacactl --user admin --password-file /dev/stdin
+{{- else -}}
+kubectl -n {{ $namespace }} exec {{ include "alpacamq.name" . }}-0 -c broker -- alpacactl
+{{- end }}
+{{- if .Values.tls.enabled }} --http {{ include "alpacamq.name" . }}:8080 --ca /run/alpacamq/tls/ca.crt{{ end }}
+{{- end }}
+
 {{/* Fails with the name of the value for what the schema cannot check. */}}
 {{- define "alpacamq.check" -}}
 {{- if and .Values.auth.enabled (not .Values.auth.existingSecret) }}
