@@ -72,7 +72,7 @@ SHIPMENT_ADDED: tuple[dict[str, Any], ...] = (
 # A broker whose clients have to log in, whose users_file has this one.
 ADMIN = ("admin", "of-admin")
 SECURITY = "[security]\nauthentication = true\nacls = true\nsuper_users = ['User:admin']\n"
-RULES = (
+RULES: tuple[tuple[str, str, str, str, str | None, str | None], ...] = (
     ("User:alice", "allow", "read", "topic", "orders", "literal"),
     ("User:alice", "allow", "read", "group", "analytics", "prefixed"),
     ("User:billing", "allow", "write", "topic", "invoices", "literal"),
@@ -91,14 +91,17 @@ def open_office(url: str) -> None:
 
         for name in ("alice", "billing", "intern", "warehouse"):
             send("POST", "/users", {"name": name, "password": f"password of {name}"})
-        for principal, permission, operation, resource, name, pattern in RULES:
+        for principal, permission, operation, resource, resource_name, pattern in RULES:
             rule = {"principal": principal, "permission": permission, "operation": operation, "host": "*"}
-            named = {} if name is None else {"name": name, "pattern": pattern}
+            named = {} if resource_name is None else {"name": resource_name, "pattern": pattern}
             send("POST", "/acls", rule | {"resource": resource} | named)
         send("PATCH", "/quotas", {"user": "alice", "values": {"consumer_byte_rate": 8 << 20}})
         send("PATCH", "/quotas", {"defaults": ["user"], "values": {"connection_count": 100}})
         send("PATCH", "/quotas", {"ip": "10.0.0.7", "values": {"connection_creation_rate": 5}})
-        keys = (("alice", "dashboards", ["read", "describe"], 90), ("billing", "invoices", [], 365))
+        keys: tuple[tuple[str, str, list[str], int], ...] = (
+            ("alice", "dashboards", ["read", "describe"], 90),
+            ("billing", "invoices", [], 365),
+        )
         for owner, description, scopes, days in keys:
             key = {"owner": owner, "description": description, "scopes": scopes}
             send("POST", "/keys", key | {"expires_in_ms": days * 86_400_000})
