@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test clients check lint format docs site bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile compiled compiled-test pythons hooks lock clean \
+.PHONY: help run cluster test clients check lint format docs site screenshots bench crash powercut chaos heavy sim mutants fuzz proto grpctools quickstarts hostile compiled compiled-test pythons hooks lock clean \
 	scenarios image base image-test compose-test loadtools helmtools helm-test kubetools kube-test
 
 BIN := .venv/bin
@@ -81,6 +81,11 @@ compiled-test: ## Run the tests with the busiest modules compiled
 bench: ## Measure, and write benchmarks/results
 	@scripts/setup dev
 	@$(BIN)/python -m benchmarks
+
+# Needs chromium; takes ten minutes.
+screenshots: ## Take the pictures of the console in docs/images/console anew
+	@scripts/setup dev
+	@$(BIN)/pytest -q --screenshots tests/api/console/test_screenshots.py
 
 crash: ## kill -9 the broker again and again and look for what is lost
 	@scripts/setup dev

@@ -38,7 +38,7 @@ HIGHLIGHTS = (
         "requests/s",
         "16 connections, one message per request",
     ),
-    ("footprint", "resident after writing and reading it all", "MiB", "memory"),
+    ("footprint", "resident after writing and reading it all", "MiB", "memory of the broker"),
     ("recovery", "1024 MiB, left to the system, after kill -9", "s", "start after `kill -9`, 1 GiB"),
     (
         "queue_throughput",
@@ -50,7 +50,7 @@ HIGHLIGHTS = (
         "queue_throughput",
         "requests, by 10",
         "messages/s",
-        "received and acknowledged over HTTP, by ten",
+        "received and acknowledged over HTTP, ten at a time",
     ),
 )
 # The server that has its own column.

@@ -69,6 +69,53 @@ SHIPMENT_ADDED: tuple[dict[str, Any], ...] = (
 )
 
 
+# A broker whose clients have to log in, whose users_file has this one.
+ADMIN = ("admin", "of-admin")
+SECURITY = "[security]\nauthentication = true\nacls = true\nsuper_users = ['User:admin']\n"
+RULES: tuple[tuple[str, str, str, str, str | None, str | None], ...] = (
+    ("User:alice", "allow", "read", "topic", "orders", "literal"),
+    ("User:alice", "allow", "read", "group", "analytics", "prefixed"),
+    ("User:billing", "allow", "write", "topic", "invoices", "literal"),
+    ("User:billing", "allow", "idempotent-write", "cluster", None, None),
+    ("User:*", "allow", "describe", "topic", "public.", "prefixed"),
+    ("User:intern", "deny", "delete", "topic", "*", "literal"),
+)
+
+
+def open_office(url: str) -> None:
+    """Users, access rules, quotas, API keys and a tenant."""
+    with httpx.Client(base_url=url, auth=ADMIN, timeout=60) as http:
+
+        def send(method: str, path: str, body: dict[str, Any]) -> None:
+            http.request(method, path, json=body).raise_for_status()
+
+        for name in ("alice", "billing", "intern", "warehouse"):
+            send("POST", "/users", {"name": name, "password": f"password of {name}"})
+        for principal, permission, operation, resource, resource_name, pattern in RULES:
+            rule = {"principal": principal, "permission": permission, "operation": operation, "host": "*"}
+            named = {} if resource_name is None else {"name": resource_name, "pattern": pattern}
+            send("POST", "/acls", rule | {"resource": resource} | named)
+        send("PATCH", "/quotas", {"user": "alice", "values": {"consumer_byte_rate": 8 << 20}})
+        send("PATCH", "/quotas", {"defaults": ["user"], "values": {"connection_count": 100}})
+        send("PATCH", "/quotas", {"ip": "10.0.0.7", "values": {"connection_creation_rate": 5}})
+        keys: tuple[tuple[str, str, list[str], int], ...] = (
+            ("alice", "dashboards", ["read", "describe"], 90),
+            ("billing", "invoices", [], 365),
+        )
+        for owner, description, scopes, days in keys:
+            key = {"owner": owner, "description": description, "scopes": scopes}
+            send("POST", "/keys", key | {"expires_in_ms": days * 86_400_000})
+        for tenant, description in (("shop", "The web shop"), ("labs", "Experiments")):
+            send("POST", "/admin/tenants", {"id": tenant, "description": description})
+        limits = {"topics": 20, "storage_bytes": 1 << 30, "groups": 50}
+        send("PATCH", "/admin/tenants/shop", {"limits": limits})
+        send("PUT", "/admin/tenants/shop/principals/User:warehouse", {"admin": True})
+        send("POST", "/admin/tenants/labs/suspend", {"reason": "invoice 17 is not paid"})
+    with httpx.Client(base_url=url, auth=("warehouse", "password of warehouse"), timeout=60) as member:
+        for name in ("parcels", "pallets", "returns"):
+            member.post("/topics", json={"name": name, "partitions": 3}).raise_for_status()
+
+
 def _shipment(added: int) -> str:
     fields = [*SHIPMENT, *SHIPMENT_ADDED[:added]]
     return json.dumps({"type": "record", "name": "Shipment", "namespace": "shop", "fields": fields})

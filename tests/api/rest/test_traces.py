@@ -2,11 +2,14 @@
 
 import re
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+
+from tests.waiting import eventually
 
 from .problems import refused, wrong_field
 
@@ -85,6 +88,31 @@ def test_looking_at_a_message_neither_prolongs_its_trace_nor_acknowledges_it(
     assert (after["status"], after["duration_ms"]) == ("published", before["duration_ms"])
     names = [each["name"] for each in http.get(f"/traces/{trace_id}").json()["events"]]
     assert names[3:] == ["consume.fetched"]
+
+
+def test_a_redriven_message_that_is_acknowledged_at_once_counts_as_acknowledged(
+    http: httpx.Client, made: str
+) -> None:
+    def receive(wait_ms: int) -> str:
+        query: dict[str, Any] = {"topic": made, "max": 1, "wait_ms": wait_ms}
+        (message,) = http.get(f"/groups/{made}/poll", params=query).json()["messages"]
+        return str(message["receipt"])
+
+    def is_dead(trace_id: str) -> bool:
+        return bool(http.get(f"/traces/{trace_id}").json()["status"] == "dead-lettered")
+
+    http.get(f"/groups/{made}/poll", params={"topic": made, "max": 1})
+    for _ in range(5):  # the steps after the redrive are a race
+        trace_id = publish(http, made)
+        http.post("/messages/reject", json={"receipt": receive(30_000)}).raise_for_status()
+        eventually(partial(is_dead, trace_id), what="the message is a dead letter")
+        http.post(f"/topics/{made}.dlq/dead-letters/redrive", json={}).raise_for_status()
+        http.post("/messages/ack", json={"receipt": receive(30_000)}).raise_for_status()
+        shown = http.get(f"/traces/{trace_id}").json()
+        assert [each["name"] for each in shown["events"]][-3:] == [
+            "dlq.redriven", "consume.fetched", "consume.acked",
+        ]  # fmt: skip
+        assert shown["status"] == "acked"
 
 
 def test_traces_are_found_by_message_key_and_id(http: httpx.Client, made: str) -> None:

@@ -244,11 +244,12 @@ class DlqWriter:
             batch.append(changed._replace(offset=len(batch)))
         packed = _packed(batch, first, config, now_ms)
         placed = await self._targets.appends.append(target.topic_id, target.partition, packed)
-        await self._targets.reads.flush(target, placed.next_offset)
         led = self._topics.find(target.topic_id.bytes, target.partition)
         if self._traces is not None and led is not None:
+            # Before the flush, during which consumers may already receive and acknowledge the message.
             for move, moved, at in traced:
                 self._traces.moved(move, moved, led, placed.base_offset + at)
+        await self._targets.reads.flush(target, placed.next_offset)
         return len(batch)
 
     def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:

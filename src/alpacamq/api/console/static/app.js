@@ -44,7 +44,14 @@ function drawNav(section) {
     begins ? h("li", { class: "part", role: "presentation" }, begins) : null,
     h("li", null, h("a", { href, "aria-current": name === section ? "page" : null, "aria-keyshortcuts": `g ${key}` }, name)),
   ]);
-  show(nav, h("ul", null, links));
+  show(nav, h("ul", null, links), account());
+}
+
+/** Who is logged in, for the menu of narrow screens, whose header has no room for it. */
+function account() {
+  if (!session.isAvailable) return null;
+  const label = session.user === null ? "Log in" : "Log out";
+  return h("p", { class: "account" }, session.user === null ? null : h("span", { class: "who" }, session.user), h("button", { type: "button", on: { click: switchSession } }, label));
 }
 
 /** Whether nothing can be shown without a login. */

@@ -32,18 +32,18 @@ export const stats = (...each) => h("div", { class: "stats" }, each);
 
 /**
  * A table. A column is {label, cell(row), kind?: "number" | "name" | "wide"}; "wide" ones are left out
- * on narrow screens.
+ * on narrow screens. There, each row of a stacked table is a block with a line for each column.
  */
-export function table(columns, rows, { key, empty: nothing = "Nothing here yet.", label = "" } = {}) {
+export function table(columns, rows, { key, empty: nothing = "Nothing here yet.", label = "", isStacked = false } = {}) {
   if (!rows.length) return empty(nothing);
   const head = columns.map((column) => h("th", { scope: "col", class: column.kind }, column.label));
   const body = rows.map((row) =>
-    h("tr", { "data-key": key?.(row) }, columns.map((column) => h("td", { class: column.kind }, column.cell(row)))),
+    h("tr", { "data-key": key?.(row) }, columns.map((column) => h("td", { class: column.kind, "data-label": isStacked ? column.label : null }, column.cell(row)))),
   );
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": label || "Table" },
-    h("table", null, h("thead", null, h("tr", null, head)), h("tbody", null, body)),
+    h("table", { class: isStacked ? "stacked" : null }, h("thead", null, h("tr", null, head)), h("tbody", null, body)),
   );
 }
 
@@ -74,9 +74,24 @@ export function button(label, act, { tone = "", title = null, disabled = false }
       toast(error.message, "bad");
     } finally {
       pressed.disabled = false;
+      // A button that is disabled loses the focus, so that a closed dialog cannot return it.
+      if (document.activeElement === document.body) pressed.focus();
     }
   };
   return h("button", { type: "button", class: tone, title, disabled, on: { click } }, label);
+}
+
+/** A button that copies the text that `text` returns. */
+export function copyButton(text, what = null) {
+  const copy = async () => {
+    // Browsers have no clipboard for pages of other machines without TLS.
+    if (!navigator.clipboard) throw new Error("The browser copies only over HTTPS or from localhost: select the text instead.");
+    await navigator.clipboard.writeText(text());
+    toast("Copied.");
+  };
+  const made = button("Copy", copy, { tone: "quiet" });
+  if (what) made.setAttribute("aria-label", `Copy the ${what}`);
+  return made;
 }
 
 let fields = 0;

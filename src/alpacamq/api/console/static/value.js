@@ -3,7 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { Exact, parseExactly } from "./exact.js";
-import { choice } from "./parts.js";
+import { choice, copyButton } from "./parts.js";
 
 const CHILDREN_AT_ONCE = 100;
 // Of objects and arrays by "Expand all"; the rest is expanded by another press.
@@ -48,7 +48,7 @@ export function viewer({ bytes, text }, still, decodedValue = undefined) {
   const choose = (form) => {
     const [, , make] = forms.find(([name]) => name === form);
     const whole = () => (form === "decoded" ? JSON.stringify(decodedValue, null, 2) : (text ?? [...bytes].map(hex).join("")));
-    const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(whole()) } }, "Copy");
+    const copy = copyButton(whole);
     const made = make();
     const isTree = made.classList.contains("json") && made.querySelector("details") !== null;
     place.replaceChildren(
@@ -62,12 +62,8 @@ export function viewer({ bytes, text }, still, decodedValue = undefined) {
 
 /** Show a text that is no message. */
 export function textView(text, still) {
-  const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(text) } }, "Copy");
+  const copy = copyButton(() => text);
   return h("div", { class: "value", "data-still": still }, h("div", { class: "tools" }, copy), inParts(text));
-}
-
-async function copied(text) {
-  await navigator.clipboard?.writeText(text);
 }
 
 /** Parse a text if it is a JSON object or array. */

@@ -44,19 +44,19 @@ export function accessRules(view, _, query) {
     found = answer;
     add.hidden = answer.isOff === true;
     if (answer.isOff) return offNotice();
-    const { rows, pager, isFiltered } = shown(answer.rules, (row) => `${row.principal} ${row.resource} ${nameOf(row)} ${row.operation}`);
+    const { rows, pager, isFiltered } = shown(answer.rules, (row) => `${row.principal} ${row.resource} ${row.name} ${row.operation}`);
     return [
       table(
         [
-          { label: "", cell: (row) => badge(row.permission, row.permission === "deny" ? "bad" : "good") },
+          { label: "Permission", cell: (row) => badge(row.permission, row.permission === "deny" ? "bad" : "good") },
           { label: "Principal", kind: "name", cell: (row) => h("a", { href: toRules(row.principal) }, row.principal === "User:*" ? "everyone" : row.principal) },
           { label: "Operation", cell: (row) => row.operation },
-          { label: "Resource", kind: "name", cell: (row) => [h("span", { class: "note" }, `${row.resource} `), row.resource === "cluster" ? null : nameOf(row)] },
+          { label: "Resource", kind: "name", cell: (row) => [h("span", { class: "note" }, `${row.resource} `), row.resource === "cluster" ? null : row.name, row.pattern === "prefixed" ? [" ", badge("prefix")] : null] },
           { label: "From", kind: "wide", cell: (row) => (row.host === "*" ? "anywhere" : row.host) },
           { label: "", kind: "number", cell: (row) => h("button", { type: "button", class: "quiet", "aria-label": `Delete: ${sentence(row)}`, on: { click: () => drop(row) } }, "Delete") },
         ],
         rows,
-        { key: (row) => row.id, label: "Access rules", empty: isFiltered || kind ? "No rule matches." : "No rules yet: only super users may do anything." },
+        { key: (row) => row.id, label: "Access rules", isStacked: true, empty: isFiltered || kind ? "No rule matches." : "No rules yet: only super users may do anything." },
       ),
       pager,
       answer.total > answer.rules.length ? h("p", { class: "note" }, `Only the first ${format.count(LIMIT)} of ${format.count(answer.total)} are listed.`) : null,
@@ -80,10 +80,8 @@ const isOff = (error) => error instanceof Problem && error.type.endsWith(":secur
 
 const offNotice = () => notice("Security is off: access rules are not in force on this broker, and every client may do everything. Set ", h("code", null, "security.acls = true"), " and restart it.");
 
-const nameOf = ({ name, pattern }) => (pattern === "prefixed" ? `${name}…` : name);
-
 function sentence({ permission, principal, operation, resource, name, pattern, host }) {
-  const what = resource === "cluster" ? "the cluster" : `${resource} ${nameOf({ name, pattern })}`;
+  const what = resource === "cluster" ? "the cluster" : pattern === "prefixed" ? `each ${resource} whose name begins with ${name}` : `${resource} ${name}`;
   return `${permission === "deny" ? "Deny" : "Allow"} ${principal} ${operation} on ${what}${host === "*" ? "" : ` from ${host}`}`;
 }
 

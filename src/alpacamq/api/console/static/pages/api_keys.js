@@ -4,11 +4,13 @@ import { get, path, send, session } from "../api.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
 import { listing } from "../listing.js";
-import { badge, card, confirm, facts, field, form, heading, notice, table, toast, trail } from "../parts.js";
+import { badge, card, confirm, copyButton, facts, field, form, heading, notice, table, toast, trail } from "../parts.js";
 
 const EVERY_MS = 10_000;
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
+// Operations that a key can be limited to.
+const SCOPES = ["read", "write", "create", "delete", "alter", "describe", "alter_configs", "describe_configs", "idempotent_write", "cluster_action", "two_phase_commit", "create_tokens", "describe_tokens"];
 
 export function apiKeys(view, _, query) {
   let found = null;
@@ -30,10 +32,10 @@ export function apiKeys(view, _, query) {
           { label: "Limited to", kind: "wide", cell: (row) => (row.scopes.length ? h("span", { class: "chips" }, row.scopes.map((each) => badge(each))) : "–") },
           { label: "Expires", kind: "number", cell: (row) => expiry(row) },
           { label: "Last used here", kind: "number wide", cell: (row) => (row.last_used === null ? "–" : format.ago(row.last_used)) },
-          { label: "", kind: "number", cell: (row) => h("span", { class: "actions end" }, act("Replace", row, replace), act("Delete", row, drop)) },
+          { label: "", kind: "number", cell: (row) => h("span", { class: "actions end" }, isExpired(row) ? null : act("Replace", row, replace), act("Delete", row, drop)) },
         ],
         rows,
-        { key: (row) => row.id, label: "API keys", empty: isFiltered ? "No key matches." : "No keys yet." },
+        { key: (row) => row.id, label: "API keys", isStacked: true, empty: isFiltered ? "No key matches." : "No keys yet." },
       ),
       pager,
     ];
@@ -55,10 +57,12 @@ export function apiKeys(view, _, query) {
   return "API keys";
 }
 
-function expiry({ expires }) {
-  if (expires === null) return "never";
-  const left = expires - Date.now();
-  return left <= 0 ? badge("expired", "bad") : badge(`in ${format.span(left)}`, left < DAY_MS ? "warn" : "");
+const isExpired = ({ expires }) => expires !== null && expires <= Date.now();
+
+function expiry(row) {
+  if (row.expires === null) return "never";
+  const left = row.expires - Date.now();
+  return isExpired(row) ? badge("expired", "bad") : badge(`in ${format.span(left)}`, left < DAY_MS ? "warn" : "");
 }
 
 const secretCard = (key) =>
@@ -67,9 +71,9 @@ const secretCard = (key) =>
     { class: "card secret", role: "status" },
     h("h2", null, "Keep the key now: it is not shown again"),
     facts([
-      ["Key", h("code", null, key.key)],
+      ["Key", [h("code", null, key.key), copyButton(() => key.key, "key")]],
       ["AWS access key id", h("code", null, key.id)],
-      ["AWS secret access key", h("code", null, key.aws_secret_access_key)],
+      ["AWS secret access key", [h("code", null, key.aws_secret_access_key), copyButton(() => key.aws_secret_access_key, "AWS secret access key")]],
     ]),
   );
 
@@ -78,9 +82,9 @@ export function newApiKey(view) {
   const owner = h("input", { autocomplete: "off", autocapitalize: "none", spellcheck: "false", maxlength: 255, placeholder: session.user ?? "a user", required: session.user === null });
   const description = h("input", { autocomplete: "off", maxlength: 255 });
   const days = h("input", { type: "number", min: 1, max: 36500, placeholder: "never", inputmode: "numeric" });
-  const scopes = h("input", { autocomplete: "off", autocapitalize: "none", spellcheck: "false", placeholder: "everything that the owner may" });
+  const scopes = SCOPES.map((scope) => h("input", { type: "checkbox", value: scope }));
   const create = async () => {
-    const wanted = { description: description.value, scopes: scopes.value.split(/[\s,]+/).filter(Boolean) };
+    const wanted = { description: description.value, scopes: scopes.filter(({ checked }) => checked).map(({ value }) => value) };
     if (owner.value) wanted.owner = owner.value;
     if (days.value) wanted.expires_in_ms = Number(days.value) * DAY_MS;
     const key = await send("POST", "/keys", wanted);
@@ -100,7 +104,14 @@ export function newApiKey(view) {
         "Create",
         create,
         h("div", { class: "columns level" }, field("Owner", owner, "The user that it acts for."), field("Description", description)),
-        h("div", { class: "columns level" }, field("Expires after days", days), field("Limited to", scopes, "Operations, as read, write.")),
+        h("div", { class: "columns level" }, field("Expires after days", days)),
+        h(
+          "fieldset",
+          { class: "field" },
+          h("legend", null, "Limited to"),
+          h("div", { class: "chips" }, scopes.map((input) => h("label", { class: "check" }, input, input.value))),
+          h("span", { class: "hint" }, "Without a choice, the key may do everything that its owner may."),
+        ),
       ),
     ),
   );

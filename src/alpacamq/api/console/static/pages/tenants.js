@@ -55,7 +55,7 @@ export function tenants(view, _, query) {
 }
 
 export function newTenant(view) {
-  const id = h("input", { required: true, autocomplete: "off", autocapitalize: "none", spellcheck: "false", pattern: "[a-z0-9\\-]+", maxlength: 63 });
+  const id = h("input", { required: true, autocomplete: "off", autocapitalize: "none", spellcheck: "false", pattern: "[a-z0-9\\-]+", maxlength: 32 });
   const description = h("input", { autocomplete: "off", maxlength: 1000 });
   const create = async () => {
     await send("POST", "/admin/tenants", { id: id.value, description: description.value });
@@ -66,7 +66,7 @@ export function newTenant(view) {
     view.main,
     trail(["Tenants", "#/tenants"], ["New tenant"]),
     heading("New tenant"),
-    card(null, form("Create", create, field("Id", id, "Small letters, digits and hyphens."), field("Description", description))),
+    card(null, form("Create", create, field("Id", id, "Up to 32 small letters, digits and hyphens."), field("Description", description))),
   );
   return "New tenant";
 }
@@ -145,16 +145,21 @@ function principals(where, described, changed) {
   ];
 }
 
+const SUSPENDED = "All requests of its clients are refused from now on, with the reason. Its data stays, and it can be activated again.";
+const DISABLED = "Its clients cannot log in any more, and their requests are refused. Its data stays, and it can be activated again.";
+
 function statusForm(where, { id, status }, changed) {
   const reason = h("input", { autocomplete: "off", maxlength: 1000 });
-  const become = (verb, body) => async () => {
-    await send("POST", `${where}/${verb}`, body?.());
-    toast(`Tenant ${id} is ${verb === "activate" ? "active" : `${verb.replace(/e$/, "")}ed`}.`);
+  const become = async (verb, done, body) => {
+    await send("POST", `${where}/${verb}`, body);
+    toast(`Tenant ${id} is ${done}.`);
     await changed();
   };
-  const why = () => ({ reason: reason.value });
+  const stop = (label, verb, done, effect) => async () => {
+    if (await confirm(`${label} ${id}?`, effect, label)) await become(verb, done, { reason: reason.value });
+  };
   const drop = async () => {
-    if (!(await confirm(`Delete ${id}?`, "A tenant can be deleted once it is disabled and has no topics and no groups.", "Delete", id))) return;
+    if (!(await confirm(`Delete ${id}?`, "Its clients are refused from now on. A tenant that has topics or groups is not deleted.", "Delete", id))) return;
     await send("DELETE", where);
     toast(`Tenant ${id} is deleted.`);
     location.hash = "#/tenants";
@@ -164,9 +169,9 @@ function statusForm(where, { id, status }, changed) {
     h(
       "div",
       { class: "actions below" },
-      status === "active" ? null : button("Activate", become("activate")),
-      status === "suspended" ? null : button("Suspend", become("suspend", why)),
-      status === "disabled" ? null : button("Disable", become("disable", why)),
+      status === "active" ? null : button("Activate", () => become("activate", "active")),
+      status === "suspended" ? null : button("Suspend", stop("Suspend", "suspend", "suspended", SUSPENDED)),
+      status === "disabled" ? null : button("Disable", stop("Disable", "disable", "disabled", DISABLED)),
       button("Delete tenant", drop, { tone: "danger" }),
     ),
   ];

@@ -46,9 +46,9 @@ export function topics(view, _, query) {
       table(
         [
           { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.name) }, row.name) },
-          { label: "Partitions", kind: "number", cell: (row) => format.count(row.partitions) },
+          { label: "Partitions", kind: "number wide", cell: (row) => format.count(row.partitions) },
           { label: "Messages", kind: "number", cell: (row) => format.count(row.messages) },
-          { label: "Size", kind: "number", cell: (row) => format.bytes(row.size_bytes) },
+          { label: "Size", kind: "number wide", cell: (row) => format.bytes(row.size_bytes) },
           { label: "Published", kind: "number", cell: (row) => format.rate(latest(rates(row))) },
           { label: "15 min", kind: "wide", cell: (row) => sparkline(rates(row)) },
         ],

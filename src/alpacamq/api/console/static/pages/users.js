@@ -28,7 +28,7 @@ export function users(view, _, query) {
           { label: "User", kind: "name", cell: (row) => h("a", { href: toUser(row.name) }, row.name) },
           { label: "Logs in with", cell: (row) => h("span", { class: "chips" }, row.credentials.map(({ mechanism }) => badge(mechanism))) },
           { label: "Iterations", kind: "number wide", cell: (row) => iterations(row) },
-          { label: "", kind: "wide", cell: (row) => h("a", { href: toRules(`User:${row.name}`) }, "Access rules") },
+          { label: "", kind: "number wide", cell: (row) => h("a", { href: toRules(`User:${row.name}`) }, "Access rules") },
         ],
         rows,
         { key: (row) => row.name, label: "Users", empty: isFiltered ? "No user matches." : "No users yet. Those of security.users_file are not listed." },
@@ -43,14 +43,16 @@ export function users(view, _, query) {
 
 /** Say that logins are not required, if that is so. */
 function loginNotice() {
-  return session.isRequired ? null : notice("Security is off: clients need no login here. Set ", h("code", null, "security.authentication = true"), " so that only users and keys are served.");
+  if (session.isRequired) return null;
+  if (session.isAvailable) return notice("Clients may come without a login here, as ", h("code", null, "User:ANONYMOUS"), ".");
+  return notice("Security is off: clients need no login here. Set ", h("code", null, "security.authentication = true"), " so that only users and keys are served.");
 }
 
 const iterations = ({ credentials }) => [...new Set(credentials.map((each) => format.count(each.iterations)))].join(", ");
 
 /** Two fields for a new password: {elements, value(), clear()}. */
 function passwordFields() {
-  const input = () => h("input", { type: "password", required: true, maxlength: 1024, autocomplete: "new-password" });
+  const input = () => h("input", { type: "password", required: true, minlength: 8, maxlength: 1024, autocomplete: "new-password" });
   const first = input();
   const again = input();
   return {
