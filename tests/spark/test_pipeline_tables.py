@@ -30,11 +30,12 @@ from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, open_table
+from tests.brokers import Broker
 from tests.conftest import NewBroker
 
 from .driving import HAS_ADMISSION_CONTROL
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
-from .table_process import STEPS, Step, ending_at
+from .table_process import Step, ending_at, steps
 from .topics import make_topic
 
 ARCHIVE = """
@@ -154,7 +155,7 @@ def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
     make_topic(cluster, topic)
     pipeline = archive(workshop, topic, most=8)
     send(workshop.broker, topic, numbered(0, 8))
-    for step in STEPS.values():
+    for step in steps("iceberg").values():
         cut_off(workshop, pipeline, monkeypatch, step)
         assert max(ids(table(workshop)).values(), default=0) <= 1, step
     send(workshop.broker, topic, numbered(8, 20))
@@ -214,7 +215,7 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     random, model = Random(18), dict[str, str]()
     send_changes(workshop, topic, changes(random, 60, model))
     workshop.run(pipeline)
-    for step in STEPS.values():
+    for step in steps("iceberg").values():
         send_changes(workshop, topic, changes(random, 30, model))
         cut_off(workshop, pipeline, monkeypatch, step)
     run_to_the_end(workshop, pipeline)
@@ -472,29 +473,19 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_of_the_guide_prints_what_the_guide_says(
-    new_broker: NewBroker,
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
-    broker = new_broker()
-    broker.start()
-    section = GUIDE.read_text().partition("## Iceberg tables\n")[2].partition("\n## ")[0]
+def example_of_the_guide(title: str, extras: str, broker: Broker, capfd: pytest.CaptureFixture[str]) -> None:
+    """Follow a section of the guide in this directory, and compare what it prints."""
+    section = GUIDE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     blocks = iter(BLOCK.findall(section))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
     def following(language: str) -> str:
         code: str = next(code for found, code in blocks if found == language)
         return code
 
     install, file = following("sh"), following("toml")
-    assert install == "pip install '.[spark,tables]'\n"
-    Path("latest.toml").write_text(file)
+    assert install == f"pip install '.[{extras}]'\n"
     write, run, query = following("sh").splitlines()
+    Path(shlex.split(run)[-1]).write_text(file)
     write = write.replace("alpacactl", f"alpacactl --broker {broker.address}")
     subprocess.run(write, shell=True, check=True)  # noqa: S602 - our own page
     capfd.readouterr()
@@ -506,6 +497,26 @@ def test_the_example_of_the_guide_prints_what_the_guide_says(
     assert capfd.readouterr().out == following("text")
     exec(following("py"), {})  # noqa: S102 - our own page
     assert capfd.readouterr().out == following("text")
+
+
+@pytest.mark.parametrize(
+    ("title", "extras"), [("Iceberg tables", "spark,tables"), ("Delta tables", "spark,delta")]
+)
+def test_the_examples_of_the_guide_print_what_the_guide_says(
+    new_broker: NewBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    title: str,
+    extras: str,
+) -> None:
+    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
+    broker = new_broker()
+    broker.start()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    example_of_the_guide(title, extras, broker, capfd)
 
 
 def test_the_doctor_looks_at_the_table_and_its_catalog(

@@ -22,7 +22,7 @@ from tests.brokers import Broker, Output, lasting_address
 from tests.conftest import NewBroker
 
 from .pipeline_files import Sent, send
-from .table_process import STEPS, WORKER
+from .table_process import WORKER, steps
 from .test_kills import TOPIC, Traffic, make_topics
 from .topics import make_topic
 
@@ -68,7 +68,7 @@ def run(directory: Path, mode: str, broker: Broker, step: str) -> subprocess.Com
 
 def command(directory: Path, mode: str, broker: Broker, step: str) -> list[str]:
     file = str(directory / f"{mode}.toml")
-    return [sys.executable, "-m", "tests.spark.table_process", file, broker.address, step]
+    return [sys.executable, "-m", "tests.spark.table_process", "iceberg", file, broker.address, step]
 
 
 def write_pipelines(
@@ -114,13 +114,15 @@ def test_drivers_that_are_killed_at_any_step_write_every_record_once(
     make_topic(cluster, topic)
     write_pipelines(tmp_path, topic, "local[1]", 100)
     random, sent = Random(7), list[tuple[str, str]]()
-    for step in (*STEPS, "none"):
+    for step in (*steps("iceberg"), "none"):
         more = writes(random, 60)
         send(broker, topic, more)
         sent += [(each.key or "", each.value) for each in more]
         for mode in MODES:
             ran = run(tmp_path, mode, broker, step)
-            assert ran.returncode == (-9 if step in STEPS else 0), f"{mode}, {step}: {ran.stderr[-2000:]}"
+            assert ran.returncode == (-9 if step in steps("iceberg") else 0), (
+                f"{mode}, {step}: {ran.stderr[-2000:]}"
+            )
     check(tmp_path, sent)
 
 

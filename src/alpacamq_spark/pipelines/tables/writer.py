@@ -7,17 +7,16 @@ not written again.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from alpacamq_spark.pipelines.definition import Compact
 from alpacamq_spark.pipelines.errors import PipelineFailed, translate_spark_errors
 
-from .iceberg import Conflict, IcebergTable, TablePlace, WriterState, open_table
-from .partitions import PartitionField
+from .partitions import DIRECTORY, PartitionField
+from .table import Conflict, LakeTable, Place, StoredFile, WriterState
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -29,8 +28,6 @@ _FILE_ROWS = 1_000_000
 # How much is merged at a time.
 _MERGED_BYTES = 8 << 30
 _TIMESTAMPS, _MICROS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
-# Directories of a job's files, by the values that partition them; readers do not see these names.
-_DIRECTORY = "__partition_"
 _FILE = "__file"
 _ROW = "__row"
 _COUNT = "__count"
@@ -56,7 +53,7 @@ class Upsert:
 class BatchWriter:
     """Writes batches. Has plain values only: with Spark Connect it is called on the server."""
 
-    place: TablePlace
+    place: Place
     pipeline: str
     checkpoint: str
     compression: str
@@ -70,18 +67,19 @@ class BatchWriter:
             if self.upsert is None:
                 self._append(frame, batch)
                 return
-            latest = latest_rows(frame, self.upsert).persist()
+            storable = self.place.open(self.pipeline).storable(frame)
+            latest = latest_rows(storable, self.upsert).persist()
             try:
                 self._upsert(latest, batch, self.upsert)
             finally:
                 latest.unpersist()
 
-    def _open(self, batch: int) -> tuple[IcebergTable, WriterState, bool]:
+    def _open(self, batch: int) -> tuple[LakeTable[Any], WriterState, bool]:
         """Return the table, its state, and whether it has the batch."""
-        table = open_table(self.place, self.pipeline)
+        table = self.place.open(self.pipeline)
         state = table.state()
         if state is None or state.checkpoint != self.checkpoint:
-            raise PipelineFailed(f"table {self.place.table} was replaced while the pipeline ran")
+            raise PipelineFailed(f"table {self.place.name} was replaced while the pipeline ran")
         return table, state, state.batch >= batch
 
     def _append(self, frame: "DataFrame", batch: int) -> None:
@@ -90,7 +88,7 @@ class BatchWriter:
             table.discard_other_attempts(state)
             return
         attempt = table.next_attempt(state, batch)
-        self._write(frame, table, attempt)
+        self._write(table.storable(frame), table, attempt)
         for number in range(_COMMITS):
             try:
                 table.commit(attempt)
@@ -131,13 +129,13 @@ class BatchWriter:
                 table.discard_other_attempts(attempt)
                 return
 
-    def _write(self, frame: "DataFrame", table: IcebergTable, attempt: WriterState) -> None:
+    def _write(self, frame: "DataFrame", table: LakeTable[Any], attempt: WriterState) -> None:
         """Write files with the columns and types of the table, which may have more and wider ones."""
         rows = frame.to(table.schema())
         write_files(rows, table.attempt_directory(attempt), table.partitions(), self.compression)
 
 
-def merge_small_files(table: IcebergTable, spark: "SparkSession", step: Compact, compression: str) -> int:
+def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compact, compression: str) -> int:
     """Merge small files where a partition has many. Returns how many were merged. Raises Conflict."""
     state = table.state()
     target = step.target_mb << 20
@@ -179,7 +177,7 @@ def write_files(
     """Write Parquet files, each with rows of one partition."""
     names = []
     for number, field in enumerate(partitions):
-        names.append(f"{_DIRECTORY}{number}")
+        names.append(f"{DIRECTORY}{number}")
         frame = frame.withColumn(names[-1], field.value(frame))
     writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
     writer = writer.option("compression", "uncompressed" if compression == "none" else compression)
@@ -225,13 +223,13 @@ def latest_rows(frame: "DataFrame", upsert: Upsert) -> "DataFrame":
     return grouped.select(*(f.col(_ROW).getField(name).alias(name) for name in frame.columns))
 
 
-def read_files(spark: "SparkSession", schema: "StructType", files: "Sequence[DataFile]") -> "DataFrame":
+def read_files(spark: "SparkSession", schema: "StructType", files: Sequence[StoredFile]) -> "DataFrame":
     """Read data files of a table by its column names; columns that a file lacks are null."""
     paths = [spark_path(file.file_path) for file in files]
     return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
 
 
-def files_with_keys(table: IcebergTable, rows: "DataFrame", key: Sequence[str]) -> "list[DataFile]":
+def files_with_keys(table: LakeTable[Any], rows: "DataFrame", key: Sequence[str]) -> list[Any]:
     """Return the data files that have a row with one of these keys."""
     files = table.data_files()
     if not files:
