@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 pytest.importorskip("deltalake", reason="needs the extra `delta`")
@@ -24,7 +25,7 @@ from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, Pipel
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.delta import DeltaPlace, LakeDeltaTable
 
-from .pipeline_files import RecordedProgress, Sent, Workshop, json_of, send
+from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
 from .table_process import steps
 from .test_pipeline_tables import (
     Cut,
@@ -234,6 +235,35 @@ def test_a_query_keeps_a_table_by_key_and_tombstones_delete(
     assert sorted(rows_of(table(workshop, "orders")), key=lambda row: row["id"]) == rows
 
 
+def test_rows_are_sorted_inside_files_also_after_a_merge(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    random = Random(3)
+    sink = 'sort_by = ["data.id desc", "offset"]\n'
+    text = ARCHIVE.format(topic=topic, most=100).replace("[sink]", f"[sink]\n{sink}")
+    steps = '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
+
+    def check(number: int) -> None:
+        files = table(workshop).file_uris()
+        assert len(files) == number
+        for file in files:
+            rows = pyarrow.parquet.read_table(file).to_pylist()
+            order = [(-row["data"]["id"], row["offset"]) for row in rows]
+            assert len(order) > 10
+            assert order == sorted(order)
+
+    for run in range(3):
+        values = [Sent(value=f'{{"id": {random.randrange(9)}}}', timestamp_ms=NOON_MS) for _ in range(20)]
+        values += [Sent(value=each.value, timestamp_ms=NOON_MS + 24 * HOUR_MS) for each in values]
+        random.shuffle(values)
+        send(workshop.broker, topic, values)
+        workshop.run(workshop.pipeline(text + steps if run == 2 else text))
+        check(2 if run == 2 else 2 * (run + 1))
+    with pytest.raises(InvalidPipeline, match=r"sort_by: no column 'data\.size'"):
+        workshop.run(workshop.pipeline(text.replace("data.id", "data.size")))
+
+
 def test_new_columns_are_added_also_inside_others(workshop: Workshop, cluster: Cluster, topic: str) -> None:
     make_topic(cluster, topic)
     text = TRANSFORM.format(topic=topic, sql="SELECT id, struct(customer) AS who FROM orders", sink="")
@@ -430,6 +460,8 @@ def test_a_directory_with_other_files_is_no_table(workshop: Workshop, cluster: C
         ('format = "delta"\npath = "a"\npartition_by = ["day(timestamp)"]', "not by day\\(timestamp\\)"),
         ('format = "delta"\npath = "a"\nkeep_snapshots = "long"', "keep_snapshots: 'long' is not"),
         ('format = "delta"\npath = "a"\n[catalog]\nuri = "x"', "catalog is for sink.format = 'iceberg'"),
+        ('path = "a"\nsort_by = ["offset"]', "sort_by needs format = 'iceberg' or 'delta'"),
+        ('format = "delta"\npath = "a"\nsort_by = [" "]', "sort_by: ' ' is not a column"),
         ('path = "a"\nstorage_options = { a = "b" }', "storage_options needs format = 'delta'"),
     ],
 )

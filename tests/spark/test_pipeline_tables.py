@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
@@ -306,6 +307,29 @@ def test_new_columns_are_added_and_types_widen(workshop: Workshop, cluster: Clus
     assert sorted(table(workshop, "shop.orders").scan().to_arrow().column("id").to_pylist())[:2] == [1, 3]
     with pytest.raises(ForeignTable, match=r"shop\.orders has other types.*string"):
         workshop.run(workshop.pipeline(text.replace("CAST(id AS INT) id", "CAST(id AS STRING) id")))
+
+
+def test_rows_are_sorted_inside_files_and_the_table_says_so(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, [Sent(value=f'{{"id": {number % 7}}}') for number in range(40)])
+    sink = 'sort_by = ["data.id desc", "offset"]\n'
+    text = ARCHIVE.format(topic=topic, most=1000) + sink
+    for _ in range(2):
+        workshop.run(workshop.pipeline(text))
+    found = table(workshop)
+    order = found.sort_order()
+    assert [found.schema().find_column_name(field.source_id) for field in order.fields] == [
+        "data.id",
+        "offset",
+    ]
+    assert [str(field.direction) for field in order.fields] == ["DESC", "ASC"]
+    assert len(found.sort_orders()) == 2  # this one and that of the table when it was new
+    [file] = files_of(found)
+    rows = [(-row["data"]["id"], row["offset"]) for row in pyarrow.parquet.read_table(file).to_pylist()]
+    assert len(rows) == 40
+    assert rows == sorted(rows)
 
 
 def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(

@@ -15,6 +15,7 @@ from alpacamq.model.dead_letters import default_dead_letter_topic
 
 from .errors import InvalidPipeline
 from .tables.partitions import parse_partition
+from .tables.sorting import parse_sort
 from .timestamps import parse_duration, parse_timestamp
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
@@ -96,6 +97,8 @@ class TableSink(Part, frozen=True, kw_only=True):
     table: str | None = None
     mode: str = "append"
     partition_by: tuple[str, ...] | None = None
+    # The order of rows inside files.
+    sort_by: tuple[str, ...] = ()
     compression: Compression = "zstd"
     # How long earlier states of a table can be read.
     keep_snapshots: str | None = None
@@ -116,12 +119,16 @@ class TableSink(Part, frozen=True, kw_only=True):
         if self.is_table:
             for each in self.partition_by or ():
                 parse_partition(each)
+            for each in self.sort_by:
+                parse_sort(each)
             if self.keep_snapshots is not None:
                 _check_duration(f"{place}.keep_snapshots", self.keep_snapshots)
         elif self.mode == "upsert":
             raise InvalidPipeline(f"{place}: mode = 'upsert' needs format = 'iceberg' or 'delta'")
         elif self.keep_snapshots is not None:
             raise InvalidPipeline(f"{place}.keep_snapshots needs format = 'iceberg' or 'delta'")
+        elif self.sort_by:
+            raise InvalidPipeline(f"{place}.sort_by needs format = 'iceberg' or 'delta'")
         if self.format == "parquet" and self.table is not None:
             raise InvalidPipeline(f"{place}.table needs format = 'iceberg'")
         if self.format != "delta" and self.storage_options:

@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
@@ -34,6 +35,7 @@ from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, Pipel
 
 from .partitions import PartitionField, Unit
 from .schema import iceberg_schema, spark_schema
+from .sorting import SortField
 from .table import (
     MERGES,
     LakeTable,
@@ -165,6 +167,26 @@ class IcebergTable(LakeTable[DataFile]):
                 mapping = change.table_metadata.schema().name_mapping.model_dump_json()
                 change.set_properties({_NAME_MAPPING: mapping})
         return [field.name for field in self._table.schema().fields if field.name not in before]
+
+    def declare_order(self, order: Sequence[SortField]) -> None:
+        schema = self._table.schema()
+        wanted = [(schema.find_field(each.column).field_id, each.is_descending) for each in order]
+        now = [
+            (field.source_id, field.direction == SortDirection.DESC)
+            for field in self._table.sort_order().fields
+        ]
+        if not order or wanted == now:
+            return
+        with (
+            translated(self.name, *_CONFLICTS),
+            self._table.transaction() as change,
+            change.update_sort_order() as update,
+        ):
+            for each in order:
+                if each.is_descending:
+                    update.desc(each.column, IdentityTransform(), NullOrder.NULLS_LAST)
+                else:
+                    update.asc(each.column, IdentityTransform(), NullOrder.NULLS_FIRST)
 
     def state(self) -> WriterState | None:
         return self._stored_state(self._table.properties)

@@ -15,6 +15,7 @@ from alpacamq_spark.pipelines.streaming import NOTHING_BESIDE, StreamEnd, run_st
 from alpacamq_spark.pipelines.timestamps import parse_duration
 
 from .partitions import parse_partition
+from .sorting import Layout, parse_sort
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,19 +125,20 @@ def run_into_table(
     from .writer import BatchWriter
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
-    _claim(run, place, columns.schema, sink, partition_by or ())
+    layout = Layout(compression=sink.compression, sort_by=[parse_sort(each) for each in sink.sort_by])
+    _claim(run, place, columns.schema, sink, layout, partition_by or ())
     write = BatchWriter(
         place=place,
         pipeline=run.name,
         checkpoint=run.checkpoint.identity(),
-        compression=sink.compression,
+        layout=layout,
         upsert=upsert,
     )
     writer = frame.writeStream.foreachBatch(write)
     if upsert is not None:
         writer = writer.outputMode("update")
     keep = timedelta(milliseconds=parse_duration(sink.keep_snapshots or KEEP))
-    cleaning = _Cleaning(run, place, keep, compact, sink.compression)
+    cleaning = _Cleaning(run, place, keep, compact, layout)
     end = run_stream(run, writer, trigger=trigger, after_batch=cleaning.after_batch, beside=beside)
     cleaning.clean()
     table = place.open(run.name)
@@ -159,6 +161,7 @@ def _claim(
     place: "Place",
     schema: "StructType",
     sink: TableSink,
+    layout: Layout,
     partition_by: tuple[str, ...],
 ) -> None:
     """Make the table ready for a run: its columns, its owner, and no remains of the last batch."""
@@ -171,6 +174,9 @@ def _claim(
             table = place.create_or_open(run.name, schema, wanted, default)
             if added := table.evolve(schema):
                 run.listener.say(f"added to table {table.name}: {', '.join(added)}")
+            for each in layout.sort_by:
+                each.check(table.schema())
+            table.declare_order(layout.sort_by)
             table.discard_other_attempts(table.claim(run.checkpoint))
         except Conflict as conflict:
             failed = conflict
@@ -188,13 +194,13 @@ class _Cleaning:
         place: "Place",
         keep: timedelta,
         compact: Compact | None,
-        compression: str,
+        layout: Layout,
     ) -> None:
         self._run = run
         self._place = place
         self._keep = keep
         self._compact = compact
-        self._compression = compression
+        self._layout = layout
         self._last = time.monotonic()
         self.cleaned = 0
         self.merged = 0
@@ -212,7 +218,7 @@ class _Cleaning:
         try:
             table = self._place.open(self._run.name)
             if self._compact is not None:
-                merged = merge_small_files(table, self._run.spark, self._compact, self._compression)
+                merged = merge_small_files(table, self._run.spark, self._compact, self._layout)
                 if merged:
                     self.merged += merged
                     say(f"merged {merged} files of {name}")

@@ -24,6 +24,7 @@ from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignTable, PipelineFailed
 
 from .partitions import PartitionField
+from .sorting import SortField
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -162,6 +163,9 @@ class LakeTable(ABC, Generic[File]):
     def _claim_property(self, state: WriterState) -> dict[str, str]:
         return {f"{OWNED}{self._pipeline}": msgspec.json.encode(state).decode()}
 
+    def declare_order(self, order: Sequence[SortField]) -> None:
+        """Record how the rows of files are sorted, where the format can. Raises Conflict."""
+
     def storable(self, frame: "DataFrame") -> "DataFrame":
         """Return the rows as the format keeps them."""
         return frame
@@ -181,7 +185,7 @@ class LakeTable(ABC, Generic[File]):
             raise ForeignTable(
                 f"the checkpoint {checkpoint.place} has written up to batch {done}, and table {self.name} "
                 f"has {f'batches up to {before.batch}' if before.batch >= 0 else 'none of its batches'}: "
-                "sink.table or the catalog was changed, or the table was dropped or restored from an older "
+                "the sink or the catalog was changed, or the table was dropped or restored from an older "
                 "copy. Restore it; or set another checkpoint, to begin with all records that the topics "
                 "still have"
             )

@@ -14,6 +14,7 @@ from alpacamq_spark.pipelines.definition import Compact
 from alpacamq_spark.pipelines.errors import PipelineFailed, translate_spark_errors
 
 from .partitions import DIRECTORY, PartitionField
+from .sorting import Layout
 from .table import Conflict, LakeTable, Place, StoredFile, WriterState
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class BatchWriter:
     place: Place
     pipeline: str
     checkpoint: str
-    compression: str
+    layout: Layout
     upsert: Upsert | None = None
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
@@ -132,10 +133,10 @@ class BatchWriter:
     def _write(self, frame: "DataFrame", table: LakeTable[Any], attempt: WriterState) -> None:
         """Write files with the columns and types of the table, which may have more and wider ones."""
         rows = frame.to(table.schema())
-        write_files(rows, table.attempt_directory(attempt), table.partitions(), self.compression)
+        write_files(rows, table.attempt_directory(attempt), table.partitions(), self.layout)
 
 
-def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compact, compression: str) -> int:
+def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compact, layout: Layout) -> int:
     """Merge small files where a partition has many. Returns how many were merged. Raises Conflict."""
     state = table.state()
     target = step.target_mb << 20
@@ -155,7 +156,7 @@ def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compac
     before = spark.conf.get(_TIMESTAMPS)
     spark.conf.set(_TIMESTAMPS, _MICROS)
     try:
-        write_files(rows, directory, partitions, compression)
+        write_files(rows, directory, partitions, layout)
     finally:
         spark.conf.set(_TIMESTAMPS, str(before))
     # After a conflict the files stay for some days: the answer of a commit that went through may be lost.
@@ -172,15 +173,19 @@ def _pause(number: int, conflict: Conflict, table: str) -> None:
 
 
 def write_files(
-    frame: "DataFrame", directory: str, partitions: Sequence[PartitionField], compression: str
+    frame: "DataFrame", directory: str, partitions: Sequence[PartitionField], layout: Layout
 ) -> None:
-    """Write Parquet files, each with rows of one partition."""
+    """Write Parquet files, each with rows of one partition, sorted."""
     names = []
     for number, field in enumerate(partitions):
         names.append(f"{DIRECTORY}{number}")
         frame = frame.withColumn(names[-1], field.value(frame))
+    if layout.sort_by:
+        # Spark sorts rows by partition if they are not, and would not keep the order.
+        frame = frame.sortWithinPartitions(*names, *(each.order() for each in layout.sort_by))
     writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
-    writer = writer.option("compression", "uncompressed" if compression == "none" else compression)
+    compression = "uncompressed" if layout.compression == "none" else layout.compression
+    writer = writer.option("compression", compression)
     (writer.partitionBy(*names) if names else writer).parquet(spark_path(directory))
 
 
