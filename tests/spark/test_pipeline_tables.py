@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -519,8 +520,12 @@ def example_of_the_guide(title: str, extras: str, broker: Broker, capfd: pytest.
         # In this process, which has a session.
         assert main(["--broker", broker.address, *arguments]) == 0
     assert capfd.readouterr().out == following("text")
-    exec(following("py"), {})  # noqa: S102 - our own page
-    assert capfd.readouterr().out == following("text")
+    names: dict[str, Any] = {}
+    for code, text in pairwise(blocks):
+        if (code[0], text[0]) == ("py", "text"):
+            exec(code[1], names)  # noqa: S102 - our own page
+            assert capfd.readouterr().out == text[1]
+    assert {"duckdb", "polars"} <= names.keys()
 
 
 @pytest.mark.parametrize(
