@@ -1,7 +1,8 @@
 """Reads tables with Spark and the jars of their formats, where neither alpacamq nor its packages are.
 
-Arguments: a directory with jars, the warehouse of an Iceberg catalog, the path of a Delta table that others
-may write, and paths of other Delta tables. Prints the rows as JSON, one line for each table.
+Arguments: a directory with jars, the warehouse of an Iceberg catalog, and the paths of two Delta tables.
+Prints the rows as JSON, one line for each table. Then it writes to the first Delta table, and marks rows of
+the second as deleted.
 """
 
 import json
@@ -33,10 +34,10 @@ def session(jars: Path, warehouse: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-def main(jars: str, warehouse: str, written: str, *others: str) -> None:
+def main(jars: str, warehouse: str, written: str, marked: str) -> None:
     spark = session(Path(jars), warehouse)
     tables = [spark.table("default.shop.events"), spark.table("default.shop.latest")]
-    tables += [spark.read.format("delta").load(place) for place in (written, *others)]
+    tables += [spark.read.format("delta").load(place) for place in (written, marked)]
     for table in tables:
         names = [name for name in COLUMNS if name in table.columns]
         rows = table.select(*(table[name].cast("string") for name in names)).collect()
@@ -46,6 +47,8 @@ def main(jars: str, warehouse: str, written: str, *others: str) -> None:
     added = spark.createDataFrame([("9", "eve", 9.0)], "id STRING, customer STRING, amount DOUBLE")
     added.write.format("delta").mode("append").save(written)
     spark.sql(f"UPDATE delta.`{written}` SET amount = amount + 1 WHERE id = '1'")  # noqa: S608 - our own path
+    spark.sql(f"ALTER TABLE delta.`{marked}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    spark.sql(f"DELETE FROM delta.`{marked}` WHERE offset < 2")  # noqa: S608 - our own path
 
 
 if __name__ == "__main__":

@@ -291,6 +291,19 @@ def test_new_columns_are_added_also_inside_others(workshop: Workshop, cluster: C
         workshop.run(workshop.pipeline(text.replace("SELECT id", "SELECT CAST(id AS STRING) AS id")))
 
 
+def test_times_without_a_zone_are_kept_over_runs(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    sql = "SELECT id, CAST('2026-01-31 12:00:00.000001' AS TIMESTAMP_NTZ) AS at FROM orders"
+    pipeline = workshop.pipeline(TRANSFORM.format(topic=topic, sql=sql, sink=""))
+    for number in range(3):
+        send(workshop.broker, topic, [Sent(value=f'{{"id": {number}}}')])
+        workshop.run(pipeline)
+    noon = datetime(2026, 1, 31, 12, 0, 0, 1)  # noqa: DTZ001 - it has no zone
+    assert sorted(rows_of(table(workshop, "orders")), key=lambda row: row["id"]) == [
+        {"id": number, "at": noon} for number in range(3)
+    ]
+
+
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
@@ -420,23 +433,55 @@ def test_commits_of_others_cost_a_batch_nothing(
         assert len(rows_of(found)) == 3
 
 
-def test_files_of_another_engine_are_queried_and_tables_with_rules_refused(
+def test_files_of_another_engine_are_queried_merged_and_changed(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 4))
+    text = ARCHIVE.format(topic=topic, most=100)
+    pipeline = workshop.pipeline(text)
+    workshop.run(pipeline)
+    found = table(workshop)
+    # Without the columns of the partition in its files.
+    write_deltalake(found, found.to_pyarrow_table(), mode="append")
+    sql = "SELECT topic, date, count(*) AS n FROM events GROUP BY topic, date ORDER BY date"
+    rows = query_sink(pipeline, sql, spark=workshop.spark)
+    days = ["2026-01-31", "2026-02-01"]
+    assert rows.data["rows"] == [{"topic": topic, "date": day, "n": 4} for day in days]
+    send(workshop.broker, topic, numbered(4, 6))
+    outcome = workshop.run(workshop.pipeline(text + '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'))
+    assert json_of(outcome)["table"]["merged_files"] == 6
+    assert sorted(ids(table(workshop)).values()) == [1, 1, 2, 2, 2, 2]
+    assert query_sink(pipeline, sql, spark=workshop.spark).data["rows"] == [
+        {"topic": topic, "date": day, "n": 5} for day in days
+    ]
+
+
+def test_upserts_replace_files_of_another_engine(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    sql = "SELECT _key AS id, customer, amount, _offset, _tombstone FROM orders"
+    sink = 'mode = "upsert"\nkey = "id"\npartition_by = ["customer"]'
+    pipeline = workshop.pipeline(TRANSFORM.format(topic=topic, sql=sql, sink=sink))
+    workshop.run(pipeline)
+    rows = [{"id": each, "customer": f"{each}/ %", "amount": 1.0} for each in ("1", "2", "3")]
+    found = table(workshop, "orders")
+    write_deltalake(found, pa.Table.from_pylist(rows), mode="append")
+    changed = [Sent(value="", key="2"), Sent(value='{"customer": "3/ %", "amount": 5}', key="3")]
+    send_changes(workshop, topic, changed)
+    workshop.run(pipeline)
+    expected = [rows[0], {**rows[2], "amount": 5.0}]
+    assert sorted(rows_of(table(workshop, "orders")), key=lambda row: row["id"]) == expected
+    read = query_sink(pipeline, "SELECT * FROM orders ORDER BY id", spark=workshop.spark)
+    assert read.data["rows"] == expected
+
+
+def test_tables_with_rules_of_other_engines_are_refused(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster, topic)
     send(workshop.broker, topic, numbered(0, 4))
     pipeline = archive(workshop, topic)
     workshop.run(pipeline)
-    found = table(workshop)
-    write_deltalake(found, found.to_pyarrow_table(), mode="append")
-    rows = query_sink(
-        pipeline, "SELECT topic, count(*) AS n FROM events GROUP BY topic", spark=workshop.spark
-    )
-    assert rows.data["rows"] == [{"topic": topic, "n": 8}]
-    # The pipeline goes on.
-    send(workshop.broker, topic, numbered(4, 5))
-    workshop.run(pipeline)
-    assert ids(table(workshop))[4] == 1
     table(workshop).alter.add_constraint({"low": "offset < 1000"})
     with pytest.raises(ForeignTable, match=r"has the property delta\.constraints\.low"):
         workshop.run(pipeline)

@@ -5,6 +5,7 @@ The jars are behind PySpark, so this has an environment of its own in the cache 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks.jars import CACHE, Unavailable, resolve
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines.archive.queries import query_sink
+from alpacamq_spark.pipelines.errors import ForeignTable
 from alpacamq_spark.session import find_java
 
 from . import test_delta_tables as delta
@@ -32,7 +34,7 @@ JARS = (
     ("org.apache.iceberg", f"iceberg-spark-runtime-{SPARK}_2.13", "1.12.0"),
     ("org.xerial", "sqlite-jdbc", "3.50.3.0"),
 )
-ROOT = Path(__file__).parents[2]
+COMPACT = '[[steps]]\ndo = "compact"\n'
 HOME = CACHE / f"spark-{SPARK}-tables"
 INSTALL_S = 900
 
@@ -47,13 +49,16 @@ def python() -> Path:
                 resolve(place, group, artifact, version)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    uv = ROOT / ".venv" / "bin" / "uv"
+    # scripts/setup puts it beside Python if it is not on PATH.
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("there is no uv")
     for command in (
         ["venv", "--quiet", "--allow-existing", "--python", sys.executable, str(HOME / "venv")],
         ["pip", "install", "--quiet", "--python", str(found), f"pyspark=={SPARK}.*"],
     ):
         done = subprocess.run(
-            [str(uv) if uv.exists() else "uv", *command],
+            [uv, *command],
             capture_output=True,
             text=True,
             timeout=INSTALL_S,
@@ -85,7 +90,7 @@ def test_spark_with_the_jars_reads_the_tables_and_writes_them_as_well(
     for text, read in (
         (iceberg.ARCHIVE.format(topic=topic, most=9), "ie"),
         (iceberg.UPSERT.format(topic=changed), "iu"),
-        (delta.ARCHIVE.format(topic=topic, most=9), "de"),
+        (delta.ARCHIVE.format(topic=topic, most=9), "events"),
         (prices, "prices"),
     ):
         pipeline = workshop.pipeline(text, f"{read}.toml")
@@ -120,3 +125,11 @@ def test_spark_with_the_jars_reads_the_tables_and_writes_them_as_well(
         {"id": "3", "customer": None, "amount": 8.0},
         {"id": "9", "customer": "eve", "amount": 9.0},
     ]
+    # Rows that are marked as deleted are left out, and the archive goes on.
+    send(workshop.broker, topic, numbered(20, 23))
+    archive = workshop.pipeline(delta.ARCHIVE.format(topic=topic, most=9), "events.toml")
+    workshop.run(archive)
+    sql = "SELECT count(*) AS n, min(data.id) AS first FROM events"
+    assert query_sink(archive, sql, spark=workshop.spark).data["rows"] == [{"n": 19, "first": 4}]
+    with pytest.raises(ForeignTable, match="has rows deleted by another engine"):
+        workshop.run(workshop.pipeline(delta.ARCHIVE.format(topic=topic, most=9) + COMPACT, "events.toml"))

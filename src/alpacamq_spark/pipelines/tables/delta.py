@@ -73,6 +73,8 @@ _FEATURES = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        # delta-rs adds this one to any table that has features, when a property is set.
+        "variantType",
     }
 )
 # Properties that need more than files, with the values that do not.
@@ -322,6 +324,9 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
 
     def _current_files(self) -> list[DeltaFile]:
         found = pa.table(self._table.get_add_actions())
+        wanted = [
+            name for name in ("path", "size_bytes", "num_records", "partition") if name in found.column_names
+        ]
         return [
             DeltaFile(
                 path=(path := unquote(row["path"])),
@@ -333,11 +338,15 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
                     for name, value in (row.get("partition") or {}).items()
                 },
             )
-            for row in found.to_pylist()
+            for row in found.select(wanted).to_pylist()
         ]
 
+    def constants(self, file: DeltaFile) -> Mapping[str, str | None]:
+        # Other engines leave the columns out that partition the table.
+        return {} if file.path.startswith(f"{DATA}/") else file.partition
+
     def obstacle(self) -> str | None:
-        """Return why Spark cannot read the files: renamed columns, deleted rows, partitions of others."""
+        """Return why Spark cannot read the files as they are: renamed columns, or deleted rows."""
         mode = self._table.metadata().configuration.get("delta.columnMapping.mode", "none")
         if mode != "none":
             return f"has files with other names of columns, by {mode}"
@@ -345,10 +354,6 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
             batch.num_rows for batch in self._table.deletion_vectors()
         ):
             return "has rows deleted by another engine; rewrite its data files with that"
-        if self.partitions():
-            for file in self._current_files():
-                if not file.path.startswith(f"{DATA}/"):
-                    return f"has files of another engine, which lack the partition's columns: {file.path}"
         return None
 
     def _read(self) -> Any:

@@ -238,5 +238,4 @@ def read_table(table: "LakeTable[Any]", spark: "SparkSession") -> "DataFrame":
         frame: Any = spark.createDataFrame(table.to_arrow(MAX_ARROW_ROWS))
         return frame
     files = table.data_files()
-    schema = table.schema()
-    return read_files(spark, schema, files) if files else spark.createDataFrame([], schema)
+    return read_files(spark, table, files) if files else spark.createDataFrame([], table.schema())

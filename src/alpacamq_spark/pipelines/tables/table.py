@@ -129,6 +129,10 @@ class LakeTable(ABC, Generic[File]):
     @abstractmethod
     def _current_files(self) -> list[File]: ...
 
+    def constants(self, file: File) -> Mapping[str, str | None]:  # noqa: ARG002 - of formats that have some
+        """Return columns that a file does not have, because all its rows have the same value."""
+        return {}
+
     @abstractmethod
     def obstacle(self) -> str | None:
         """Return why Spark cannot read the files as they are."""

@@ -7,6 +7,7 @@ not written again.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,11 +16,10 @@ from alpacamq_spark.pipelines.errors import PipelineFailed, translate_spark_erro
 
 from .partitions import DIRECTORY, PartitionField
 from .sorting import Layout
-from .table import Conflict, LakeTable, Place, StoredFile, WriterState
+from .table import Conflict, LakeTable, Place, WriterState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _COMMITS = 10
 _PAUSE_S = 0.2
@@ -115,7 +115,7 @@ class BatchWriter:
             stored = latest.drop(*upsert.control)
             rows = stored if upsert.deleted is None else stored.where(~latest[upsert.deleted])
             if replaced:
-                kept = read_files(latest.sparkSession, table.schema(), replaced)
+                kept = read_files(latest.sparkSession, table, replaced)
                 others = kept.join(latest.select(*upsert.key), list(upsert.key), "left_anti")
                 rows = others.unionByName(rows.to(table.schema()))
             size = sum(file.file_size_in_bytes for file in replaced)
@@ -144,7 +144,7 @@ def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compac
     if state is None or not small:
         return 0
     partitions = table.partitions()
-    rows = read_files(spark, table.schema(), small)
+    rows = read_files(spark, table, small)
     tasks = 1 + sum(file.file_size_in_bytes for file in small) // target
     # Rows of a partition of the table come together, so that it gets one file.
     rows = (
@@ -228,10 +228,29 @@ def latest_rows(frame: "DataFrame", upsert: Upsert) -> "DataFrame":
     return grouped.select(*(f.col(_ROW).getField(name).alias(name) for name in frame.columns))
 
 
-def read_files(spark: "SparkSession", schema: "StructType", files: Sequence[StoredFile]) -> "DataFrame":
-    """Read data files of a table by its column names; columns that a file lacks are null."""
-    paths = [spark_path(file.file_path) for file in files]
-    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+def read_files(
+    spark: "SparkSession", table: LakeTable[Any], files: Sequence[Any], path: str | None = None
+) -> "DataFrame":
+    """Read data files of a table by its column names; columns that a file lacks are null.
+
+    With `path`, a column of this name has the file of a row.
+    """
+    from pyspark.sql import functions as f
+
+    schema = table.schema()
+    groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for file in files:
+        constants = tuple(table.constants(file).items())
+        groups.setdefault(constants, []).append(spark_path(file.file_path))
+    frames = []
+    for constants, paths in groups.items():
+        rows = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+        if path is not None:
+            rows = rows.withColumn(path, rows["_metadata.file_path"])
+        for name, value in constants:
+            rows = rows.withColumn(name, f.lit(value).cast(schema[name].dataType))
+        frames.append(rows)
+    return reduce(lambda one, other: one.unionAll(other), frames)
 
 
 def files_with_keys(table: LakeTable[Any], rows: "DataFrame", key: Sequence[str]) -> list[Any]:
@@ -239,9 +258,9 @@ def files_with_keys(table: LakeTable[Any], rows: "DataFrame", key: Sequence[str]
     files = table.data_files()
     if not files:
         return []
-    stored = read_files(rows.sparkSession, table.schema(), files)
+    stored = read_files(rows.sparkSession, table, files, _FILE)
     found = (
-        stored.select(*key, stored["_metadata.file_path"].alias(_FILE))
+        stored.select(*key, _FILE)
         .join(rows.select(*key).distinct(), list(key), "left_semi")
         .select(_FILE)
         .distinct()
