@@ -183,8 +183,8 @@ COMPILE = $$(scripts/setup uv) pip compile --quiet --universal --generate-hashes
 
 lock: ## Bring the lock files up to date with pyproject.toml
 	@$(COMPILE) pyproject.toml -o requirements/run.lock
-	@$(COMPILE) --extra spark --extra tables --group dev pyproject.toml -o requirements/dev.lock
-	@$(COMPILE) --extra spark --extra tables -c requirements/dev.lock pyproject.toml -o requirements/spark.lock
+	@$(COMPILE) --extra spark --extra tables --extra delta --group dev pyproject.toml -o requirements/dev.lock
+	@$(COMPILE) --extra spark --extra tables --extra delta -c requirements/dev.lock pyproject.toml -o requirements/spark.lock
 	@echo uv | $(COMPILE) - -o requirements/uv.lock
 
 clean: ## Remove the environment and the caches; ./data stays

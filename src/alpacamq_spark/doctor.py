@@ -150,7 +150,7 @@ def examine_pipeline(
         findings.append(_topics(pipeline))
     findings.append(_checkpoint(pipeline))
     definition = pipeline.definition
-    if isinstance(definition, Archive | Transform) and definition.sink.table is not None:
+    if isinstance(definition, Archive | Transform) and definition.sink.is_table:
         findings.append(_table(pipeline, definition.catalog, definition.sink))
     elif isinstance(definition, Archive) and definition.sink.path is not None:
         findings.append(_archive(pipeline.place(definition.sink.path)))
@@ -182,12 +182,8 @@ def _checkpoint(pipeline: "Pipeline") -> Finding:
 def _table(pipeline: "Pipeline", catalog: CatalogSettings | None, sink: TableSink) -> Finding:
     def look() -> str:
         place = table_place(catalog, sink, pipeline.place)
-        if place.sqlite is not None and not place.sqlite.exists():
-            return f"{sink.table}, which the first run creates"
-        from .pipelines.tables.iceberg import table_types
-
-        columns = table_types(place)
-        return f"{sink.table}, " + (
+        columns = {} if place.is_new() else place.types()
+        return f"{place.name}, " + (
             f"with {len(columns)} columns" if columns else "which the first run creates"
         )
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from deltalake import DeltaTable
 from pyiceberg.table import Transaction
 
 from alpacamq_spark.pipelines import load
 from alpacamq_spark.pipelines.run import ProgressListener
 from alpacamq_spark.pipelines.tables import writer
-from alpacamq_spark.pipelines.tables.iceberg import IcebergTable
+from alpacamq_spark.pipelines.tables.table import LakeTable
 
 WORKER = "worker"
 _POLL_S = 0.01
@@ -36,14 +37,23 @@ class Step:
     is_done: bool
 
 
-# Every step of a batch at which a driver can die.
-STEPS = {
-    "before the files": Step(writer, "write_files", is_done=False),
-    "between files and commit": Step(writer, "write_files", is_done=True),
-    "before the commit in the catalog": Step(Transaction, "commit_transaction", is_done=False),
-    "after the commit in the catalog": Step(Transaction, "commit_transaction", is_done=True),
-    "before the clean-up": Step(IcebergTable, "discard_other_attempts", is_done=False),
+# The commit of a batch in a table.
+COMMITS: dict[str, tuple[Any, str]] = {
+    "iceberg": (Transaction, "commit_transaction"),
+    "delta": (DeltaTable, "create_write_transaction"),
 }
+
+
+def steps(form: str) -> dict[str, Step]:
+    """Return every step of a batch at which a driver can die."""
+    owner, function = COMMITS[form]
+    return {
+        "before the files": Step(writer, "write_files", is_done=False),
+        "between files and commit": Step(writer, "write_files", is_done=True),
+        "before the commit": Step(owner, function, is_done=False),
+        "after the commit": Step(owner, function, is_done=True),
+        "before the clean-up": Step(LakeTable, "discard_other_attempts", is_done=False),
+    }
 
 
 def ending_at(step: Step, end: Callable[[], None]) -> Callable[..., Any]:
@@ -95,11 +105,11 @@ def losing_a_worker(*arguments: Any) -> None:
 _write_files = writer.write_files
 
 
-def main(file: str, broker: str, step: str) -> None:
+def main(form: str, file: str, broker: str, step: str) -> None:
     if step == WORKER:
         setattr(writer, _write_files.__name__, losing_a_worker)
-    elif step in STEPS:
-        chosen = STEPS[step]
+    elif step in steps(form):
+        chosen = steps(form)[step]
         setattr(chosen.owner, chosen.function, ending_at(chosen, kill_all))
     listener = ProgressListener(batch=lambda done: print("batch", done.batch, flush=True))
     print("rows", load(file, broker=broker).run(listener=listener).rows, flush=True)

@@ -30,6 +30,7 @@ from .topics import make_topic, values
 TOPIC = "numbers"
 SINK = f"{TOPIC}-sink"
 KILLS = 30
+KEYS = 50
 START_S = 180.0
 DRAIN_S = 600.0
 
@@ -66,9 +67,9 @@ class Driver:
 
 
 class Traffic:
-    """Write numbers to the source while it is entered, across restarts of the broker."""
+    """Write numbers to the source while it is entered, some at once, across restarts of the broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, at_once: int = 0) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": broker.address,
@@ -81,9 +82,13 @@ class Traffic:
         )
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._at_once = at_once
         self.sent = 0
 
     def __enter__(self) -> Self:
+        while self.sent < self._at_once:
+            self._send()
+        assert self._producer.flush(600) == 0
         self._thread.start()
         return self
 
@@ -95,10 +100,15 @@ class Traffic:
     def _run(self) -> None:
         while not self._is_over.wait(0.1):
             for _ in range(40):
-                with contextlib.suppress(BufferError):
-                    self._producer.produce(TOPIC, f"{self.sent:09}", f"{self.sent % 50}")
-                    self.sent += 1
+                self._send()
             self._producer.poll(0)
+
+    def _send(self) -> None:
+        try:
+            self._producer.produce(TOPIC, f"{self.sent:09}", f"{self.sent % KEYS}")
+            self.sent += 1
+        except BufferError:
+            self._producer.poll(0.05)
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
@@ -30,11 +32,12 @@ from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, open_table
+from tests.brokers import Broker
 from tests.conftest import NewBroker
 
 from .driving import HAS_ADMISSION_CONTROL
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
-from .table_process import STEPS, Step, ending_at
+from .table_process import Step, ending_at, steps
 from .topics import make_topic
 
 ARCHIVE = """
@@ -154,7 +157,7 @@ def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
     make_topic(cluster, topic)
     pipeline = archive(workshop, topic, most=8)
     send(workshop.broker, topic, numbered(0, 8))
-    for step in STEPS.values():
+    for step in steps("iceberg").values():
         cut_off(workshop, pipeline, monkeypatch, step)
         assert max(ids(table(workshop)).values(), default=0) <= 1, step
     send(workshop.broker, topic, numbered(8, 20))
@@ -214,7 +217,7 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     random, model = Random(18), dict[str, str]()
     send_changes(workshop, topic, changes(random, 60, model))
     workshop.run(pipeline)
-    for step in STEPS.values():
+    for step in steps("iceberg").values():
         send_changes(workshop, topic, changes(random, 30, model))
         cut_off(workshop, pipeline, monkeypatch, step)
     run_to_the_end(workshop, pipeline)
@@ -305,6 +308,29 @@ def test_new_columns_are_added_and_types_widen(workshop: Workshop, cluster: Clus
     assert sorted(table(workshop, "shop.orders").scan().to_arrow().column("id").to_pylist())[:2] == [1, 3]
     with pytest.raises(ForeignTable, match=r"shop\.orders has other types.*string"):
         workshop.run(workshop.pipeline(text.replace("CAST(id AS INT) id", "CAST(id AS STRING) id")))
+
+
+def test_rows_are_sorted_inside_files_and_the_table_says_so(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, [Sent(value=f'{{"id": {number % 7}}}') for number in range(40)])
+    sink = 'sort_by = ["data.id desc", "offset"]\n'
+    text = ARCHIVE.format(topic=topic, most=1000) + sink
+    for _ in range(2):
+        workshop.run(workshop.pipeline(text))
+    found = table(workshop)
+    order = found.sort_order()
+    assert [found.schema().find_column_name(field.source_id) for field in order.fields] == [
+        "data.id",
+        "offset",
+    ]
+    assert [str(field.direction) for field in order.fields] == ["DESC", "ASC"]
+    assert len(found.sort_orders()) == 2  # this one and that of the table when it was new
+    [file] = files_of(found)
+    rows = [(-row["data"]["id"], row["offset"]) for row in pyarrow.parquet.read_table(file).to_pylist()]
+    assert len(rows) == 40
+    assert rows == sorted(rows)
 
 
 def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(
@@ -472,29 +498,19 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_of_the_guide_prints_what_the_guide_says(
-    new_broker: NewBroker,
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
-    broker = new_broker()
-    broker.start()
-    section = GUIDE.read_text().partition("## Iceberg tables\n")[2].partition("\n## ")[0]
+def example_of_the_guide(title: str, extras: str, broker: Broker, capfd: pytest.CaptureFixture[str]) -> None:
+    """Follow a section of the guide in this directory, and compare what it prints."""
+    section = GUIDE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     blocks = iter(BLOCK.findall(section))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
     def following(language: str) -> str:
         code: str = next(code for found, code in blocks if found == language)
         return code
 
     install, file = following("sh"), following("toml")
-    assert install == "pip install '.[spark,tables]'\n"
-    Path("latest.toml").write_text(file)
+    assert install == f"pip install '.[{extras}]'\n"
     write, run, query = following("sh").splitlines()
+    Path(shlex.split(run)[-1]).write_text(file)
     write = write.replace("alpacactl", f"alpacactl --broker {broker.address}")
     subprocess.run(write, shell=True, check=True)  # noqa: S602 - our own page
     capfd.readouterr()
@@ -504,8 +520,32 @@ def test_the_example_of_the_guide_prints_what_the_guide_says(
         # In this process, which has a session.
         assert main(["--broker", broker.address, *arguments]) == 0
     assert capfd.readouterr().out == following("text")
-    exec(following("py"), {})  # noqa: S102 - our own page
-    assert capfd.readouterr().out == following("text")
+    names: dict[str, Any] = {}
+    for code, text in pairwise(blocks):
+        if (code[0], text[0]) == ("py", "text"):
+            exec(code[1], names)  # noqa: S102 - our own page
+            assert capfd.readouterr().out == text[1]
+    assert {"duckdb", "polars"} <= names.keys()
+
+
+@pytest.mark.parametrize(
+    ("title", "extras"), [("Iceberg tables", "spark,tables"), ("Delta tables", "spark,delta")]
+)
+def test_the_examples_of_the_guide_print_what_the_guide_says(
+    new_broker: NewBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    title: str,
+    extras: str,
+) -> None:
+    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
+    broker = new_broker()
+    broker.start()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    example_of_the_guide(title, extras, broker, capfd)
 
 
 def test_the_doctor_looks_at_the_table_and_its_catalog(

@@ -15,6 +15,7 @@ from alpacamq.model.dead_letters import default_dead_letter_topic
 
 from .errors import InvalidPipeline
 from .tables.partitions import parse_partition
+from .tables.sorting import parse_sort
 from .timestamps import parse_duration, parse_timestamp
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
@@ -92,38 +93,71 @@ class TableSink(Part, frozen=True, kw_only=True):
     """The keys of a sink that is a table."""
 
     path: str | None = None
-    format: Literal["parquet", "iceberg"] = "parquet"
+    format: Literal["parquet", "iceberg", "delta"] = "parquet"
     table: str | None = None
     mode: str = "append"
     partition_by: tuple[str, ...] | None = None
+    # The order of rows inside files.
+    sort_by: tuple[str, ...] = ()
     compression: Compression = "zstd"
     # How long earlier states of a table can be read.
     keep_snapshots: str | None = None
+    # For Delta tables that are not on this machine, as delta-rs has them.
+    storage_options: Mapping[str, str | int | float | bool] = {}
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether the sink is a table, and not files or a topic."""
+        return self.format != "parquet"
 
     def check(self, place: str) -> None:
-        if self.format == "iceberg":
-            if self.table is None:
-                raise InvalidPipeline(f"{place}: format = 'iceberg' needs table = 'NAMESPACE.NAME'")
-            if not _TABLE.fullmatch(self.table):
-                raise InvalidPipeline(
-                    f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
-                )
-            if self.path is not None:
-                raise InvalidPipeline(
-                    f"{place}: path and format = 'iceberg' exclude each other; files are in the warehouse of "
-                    "the catalog"
-                )
+        match self.format:
+            case "iceberg":
+                self._check_iceberg(place)
+            case "delta":
+                self._check_delta(place)
+        if self.is_table:
             for each in self.partition_by or ():
                 parse_partition(each)
+            for each in self.sort_by:
+                parse_sort(each)
             if self.keep_snapshots is not None:
                 _check_duration(f"{place}.keep_snapshots", self.keep_snapshots)
-            return
-        if self.table is not None:
+        elif self.mode == "upsert":
+            raise InvalidPipeline(f"{place}: mode = 'upsert' needs format = 'iceberg' or 'delta'")
+        elif self.keep_snapshots is not None:
+            raise InvalidPipeline(f"{place}.keep_snapshots needs format = 'iceberg' or 'delta'")
+        elif self.sort_by:
+            raise InvalidPipeline(f"{place}.sort_by needs format = 'iceberg' or 'delta'")
+        if self.format == "parquet" and self.table is not None:
             raise InvalidPipeline(f"{place}.table needs format = 'iceberg'")
-        if self.mode == "upsert":
-            raise InvalidPipeline(f"{place}: mode = 'upsert' needs format = 'iceberg'")
-        if self.keep_snapshots is not None:
-            raise InvalidPipeline(f"{place}.keep_snapshots needs format = 'iceberg'")
+        if self.format != "delta" and self.storage_options:
+            raise InvalidPipeline(f"{place}.storage_options needs format = 'delta'")
+
+    def _check_iceberg(self, place: str) -> None:
+        if self.table is None:
+            raise InvalidPipeline(f"{place}: format = 'iceberg' needs table = 'NAMESPACE.NAME'")
+        if not _TABLE.fullmatch(self.table):
+            raise InvalidPipeline(
+                f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
+            )
+        if self.path is not None:
+            raise InvalidPipeline(
+                f"{place}: path and format = 'iceberg' exclude each other; files are in the warehouse of "
+                "the catalog"
+            )
+
+    def _check_delta(self, place: str) -> None:
+        if self.table is not None:
+            raise InvalidPipeline(f"{place}: a Delta table has no name but a path; set path instead of table")
+        if self.path is None:
+            raise InvalidPipeline(f"{place}: format = 'delta' needs path, the directory of the table")
+        for each in self.partition_by or ():
+            if (found := parse_partition(each)).unit != "identity":
+                raise InvalidPipeline(
+                    f"{place}.partition_by: Delta tables are partitioned by columns, not by {found}; "
+                    "archives have the column date, and queries can select one"
+                )
 
 
 class ArchiveSink(TableSink, frozen=True, kw_only=True):
@@ -136,7 +170,9 @@ class ArchiveSink(TableSink, frozen=True, kw_only=True):
         if self.format == "parquet" and self.path is None:
             raise InvalidPipeline(f"{place} lacks the key path")
         if self.format == "parquet" and self.partition_by is not None:
-            raise InvalidPipeline(f"{place}.partition_by needs format = 'iceberg'; archives have fixed ones")
+            raise InvalidPipeline(
+                f"{place}.partition_by needs format = 'iceberg' or 'delta'; archives have fixed ones"
+            )
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -295,13 +331,13 @@ class TransformSink(TableSink, frozen=True, kw_only=True):
         super().check(place)
         if [self.topic, self.path, self.table].count(None) != 2:
             raise InvalidPipeline(f"{place} needs either topic or path, or table with format = 'iceberg'")
-        if self.path is not None and (self.key is not None or self.mode != "append"):
+        if self.path is not None and not self.is_table and (self.key is not None or self.mode != "append"):
             raise InvalidPipeline(f"{place}: key and mode are for topics and tables; files are append-only")
         if self.topic is not None and self.partition_by:
             raise InvalidPipeline(f"{place}: partition_by is for files; records are partitioned by key")
         if self.topic is not None and not isinstance(self.key, str | None):
             raise InvalidPipeline(f"{place}.key: a record has one key column, not a list")
-        if self.table is None:
+        if not self.is_table:
             return
         if self.mode == "update":
             raise InvalidPipeline(f"{place}: a table takes mode = 'upsert' instead of 'update'")

@@ -77,12 +77,12 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
     try:
         with translate_spark_errors():
             result = transformed(definition, run, directory)
-            if definition.sink.path is not None:
+            if definition.sink.path is not None and not definition.sink.is_table:
                 _claim(run.place(definition.sink.path), run)
             beside = dict(_dead_letter_writers(definition, run, directory))
             sink = definition.sink
             into: TableEnd | None = None
-            if sink.table is not None:
+            if sink.is_table:
                 into = run_into_table(
                     run,
                     result,
@@ -100,7 +100,7 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
         for name in names:
             run.spark.catalog.dropTempView(name)
     if into is not None:
-        to, described = f"table {sink.table}", into.data
+        to, described = f"table {into.name}", into.data
     elif sink.topic is not None:
         to, described = f"topic {sink.topic}", {"topic": sink.topic}
     else:

@@ -63,8 +63,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl pipeline sql archive.toml 'SELECT count(*) FROM archive'"],
     )  # fmt: skip
     sql.description = (
-        "Run a Spark SQL query over the archive or the Iceberg table of a pipeline. Of an archive, the table "
-        "archive contains all messages, and each topic has its own table; an Iceberg table has its name."
+        "Run a Spark SQL query over the archive or the table of a pipeline. Of an archive, the table archive "
+        "contains all messages, and each topic has its own table; an Iceberg table has its name, a Delta "
+        "table that of its directory."
     )
     sql.add_argument("file", type=Path, help=FILE_HELP)
     sql.add_argument("query", help="for example: SELECT count(*) FROM archive")

@@ -98,8 +98,8 @@ def _sweep(table: ArchiveTable) -> None:
 
 def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
     """Archive what the trigger requests."""
-    if definition.sink.format == "iceberg":
-        return _run_into_iceberg(definition, run, directory)
+    if definition.sink.is_table:
+        return _run_into_table(definition, run, directory)
     assert definition.sink.path is not None
     table = ArchiveTable(run.place(definition.sink.path), run.spark)
     source = definition.source
@@ -144,21 +144,23 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
-def _run_into_iceberg(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
-    """Archive to an Iceberg table: every record, or the last one for each key."""
+def _run_into_table(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
+    """Archive to a table: every record, or the last one for each key."""
     place = table_place(definition.catalog, definition.sink, run.place)
-    from alpacamq_spark.pipelines.tables.iceberg import table_types
     from alpacamq_spark.pipelines.tables.writer import Upsert
 
     source = definition.source
     data = None if definition.schema is None else declared(run, definition.schema, directory)
-    columns = _registry_columns(definition, run, table_types(place))
+    columns = _registry_columns(definition, run, place.types())
     options = stream_options(
         start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
     )
     records = filtered(read_stream(run, source, options, columns), definition.steps)
-    # Iceberg derives the partitions of a time itself.
-    frame = archived(records, data).drop("date", "hour")
+    frame = archived(records, data)
+    day = "date"
+    if definition.sink.format == "iceberg":
+        # It derives the partitions of a time itself.
+        frame, day = frame.drop("date", "hour"), "day(timestamp)"
     upsert = None
     if definition.sink.mode == "upsert":
         frame = frame.selectExpr("*", "value IS NULL AS _tombstone", "offset AS _offset")
@@ -172,7 +174,7 @@ def _run_into_iceberg(definition: Archive, run: PipelineRun, directory: Path) ->
             trigger=definition.trigger,
             upsert=upsert,
             # A key has one row, whose time changes.
-            partition_by=("topic",) if upsert else ("topic", "day(timestamp)"),
+            partition_by=("topic",) if upsert else ("topic", day),
             compact=next((each for each in definition.steps if isinstance(each, Compact)), None),
         )
     end = ended.stream

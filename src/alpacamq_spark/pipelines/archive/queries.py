@@ -1,4 +1,4 @@
-"""SQL queries over an archive, as a table and each of its topics as one, or over an Iceberg table."""
+"""SQL queries over an archive, as a table and each of its topics as one, or over a table of the lakehouse."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -38,13 +38,10 @@ def query_sink(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None"
 def _definer(pipeline: "Pipeline") -> "Callable[[SparkSession], None]":
     """Return what defines the tables of a query. Fails before Spark starts, which is slow, if it can."""
     definition = pipeline.definition
-    if isinstance(definition, Archive | Transform) and definition.sink.table is not None:
+    if isinstance(definition, Archive | Transform) and definition.sink.is_table:
         place = table_place(definition.catalog, definition.sink, pipeline.place)
-        from alpacamq_spark.pipelines.tables.iceberg import open_table
-
-        table = open_table(place, pipeline.name)
-        name = definition.sink.table.rpartition(".")[2]
-        return lambda spark: read_table(table, spark).createOrReplaceTempView(f"`{name}`")
+        table = place.open(pipeline.name)
+        return lambda spark: read_table(table, spark).createOrReplaceTempView(f"`{place.view}`")
     if not isinstance(definition, Archive):
         raise InvalidPipeline(
             f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive or table"

@@ -1,1 +1,1 @@
-"""Pipelines into tables of the lakehouse: Iceberg, through PyIceberg."""
+"""Pipelines into tables of the lakehouse: Iceberg, through PyIceberg, and Delta, through delta-rs."""

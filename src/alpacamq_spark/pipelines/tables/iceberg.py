@@ -1,23 +1,12 @@
-"""An Iceberg table as a pipeline writes it, through PyIceberg.
+"""An Iceberg table as a pipeline writes it, through PyIceberg."""
 
-    data/alpacamq/3f2a9c1e/0000000012/8d41f0aa/    files of one attempt at a batch of a pipeline
-
-Executors write an attempt's files, which do not count until one commit adds them. The same commit records
-the batch in a property of the table, so the table itself tells whether a batch is in. Commits are refused
-if the table has changed since it was loaded: two drivers cannot commit the same batch.
-"""
-
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-import msgspec
 import pyarrow.fs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -32,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
@@ -41,12 +31,20 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from alpacamq.model.errors import AlpacaError
-from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .partitions import PartitionField, Unit
 from .schema import iceberg_schema, spark_schema
+from .sorting import SortField
+from .table import (
+    MERGES,
+    LakeTable,
+    WriterState,
+    check_partitions,
+    is_old,
+    translated,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -67,12 +65,7 @@ _NEW: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "20",
 }
 _RETRIES = "commit.retry.num-retries"
-_OWNED = "alpacamq.pipeline."
-_DATA = "data/alpacamq"
-_MERGES = "merges"
-# Other writers may be about to commit younger files.
-_GRACE = timedelta(days=3)
-_FOOTER_READERS = 8
+_CONFLICTS = (CommitFailedException, CommitStateUnknownException)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,53 +77,67 @@ class TablePlace:
     properties: Mapping[str, str]
 
     @property
+    def name(self) -> str:
+        return self.table
+
+    @property
+    def view(self) -> str:
+        return self.table.rpartition(".")[2]
+
+    def is_new(self) -> bool:
+        return self.sqlite is not None and not self.sqlite.exists()
+
+    def types(self) -> "dict[str, DataType]":
+        return table_types(self)
+
+    def open(self, pipeline: str) -> "IcebergTable":
+        return open_table(self, pipeline)
+
+    def create_or_open(
+        self,
+        pipeline: str,
+        schema: "StructType",
+        wanted: Sequence[PartitionField] | None,
+        default: Sequence[PartitionField],
+    ) -> "IcebergTable":
+        catalog = open_catalog(self, create=True)
+        with translated(self.name, *_CONFLICTS):
+            if not catalog.table_exists(self.table):
+                partitions = default if wanted is None else wanted
+                for each in partitions:
+                    each.check(schema)
+                _create(catalog, self, iceberg_schema(schema), partitions)
+            table = IcebergTable(catalog.load_table(self.table), self, pipeline)
+        check_partitions(table, wanted)
+        return table
+
+    @property
     def sqlite(self) -> Path | None:
         """The file of a catalog in SQLite."""
         uri = self.properties.get("uri", "")
         return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
-class WriterState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table says about one pipeline: its checkpoint and query, and the last batch that is in.
-
-    `attempt` is the directory of the files of that batch.
-    """
-
-    checkpoint: str
-    query: str | None = None
-    batch: int = -1
-    attempt: str = ""
-
-
-class Conflict(Exception):
-    """The table was changed by another writer, or the answer was lost; look again and try again."""
-
-
-class IcebergTable:
+class IcebergTable(LakeTable[DataFile]):
     """One table in the state in which it was loaded."""
 
+    CLEANED = "expired_snapshots"
+
     def __init__(self, table: Table, place: TablePlace, pipeline: str) -> None:
+        super().__init__(place.table, pipeline)
         # PyIceberg would repeat a refused commit without another look at the batch.
         properties = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         self._table = table
-        self._place = place
-        self._pipeline = pipeline
-
-    @property
-    def name(self) -> str:
-        return self._place.table
 
     @property
     def location(self) -> str:
         return str(self._table.location()).rstrip("/")
 
     def schema(self) -> "StructType":
-        """Return the columns as Spark's."""
         return spark_schema(self._table.schema())
 
     def partitions(self) -> list[PartitionField]:
-        """Return how new rows are partitioned. Raises InvalidPipeline for what Spark's files cannot have."""
         units = {str(transform): unit for unit, transform in _TRANSFORMS.items()}
         found = []
         for field in self._table.spec().fields:
@@ -145,10 +152,9 @@ class IcebergTable:
         return found
 
     def evolve(self, schema: "StructType") -> list[str]:
-        """Add new columns and widen types. Returns the new columns. Raises ForeignTable."""
         before = {field.name for field in self._table.schema().fields}
         wanted = iceberg_schema(schema)
-        with _translated(self.name), self._table.transaction() as change:
+        with translated(self.name, *_CONFLICTS), self._table.transaction() as change:
             try:
                 with change.update_schema() as update:
                     update.union_by_name(wanted)
@@ -162,81 +168,35 @@ class IcebergTable:
                 change.set_properties({_NAME_MAPPING: mapping})
         return [field.name for field in self._table.schema().fields if field.name not in before]
 
+    def declare_order(self, order: Sequence[SortField]) -> None:
+        schema = self._table.schema()
+        wanted = [(schema.find_field(each.column).field_id, each.is_descending) for each in order]
+        now = [
+            (field.source_id, field.direction == SortDirection.DESC)
+            for field in self._table.sort_order().fields
+        ]
+        if not order or wanted == now:
+            return
+        with (
+            translated(self.name, *_CONFLICTS),
+            self._table.transaction() as change,
+            change.update_sort_order() as update,
+        ):
+            for each in order:
+                if each.is_descending:
+                    update.desc(each.column, IdentityTransform(), NullOrder.NULLS_LAST)
+                else:
+                    update.asc(each.column, IdentityTransform(), NullOrder.NULLS_FIRST)
+
     def state(self) -> WriterState | None:
-        """Return what the table says about the pipeline. Raises ForeignTable if it cannot be read."""
-        stored = self._table.properties.get(f"{_OWNED}{self._pipeline}")
-        if stored is None:
-            return None
-        try:
-            return msgspec.json.decode(stored, type=WriterState)
-        except msgspec.MsgspecError as error:
-            raise ForeignTable(
-                f"the property {_OWNED}{self._pipeline} of table {self.name} cannot be read: {error}"
-            ) from None
+        return self._stored_state(self._table.properties)
 
-    def claim(self, checkpoint: Checkpoint) -> WriterState:
-        """Claim the table for a checkpoint, or continue it. Raises ForeignTable if they do not match."""
-        identity, query, position = checkpoint.identity(), checkpoint.query(), checkpoint.position()
-        done = -1 if position is None else position.batch
-        before = self.state() or WriterState(checkpoint=identity)
-        if before.checkpoint != identity:
-            raise ForeignTable(
-                f"table {self.name} was written by a pipeline {self._pipeline!r} with another checkpoint. "
-                "Use that one, or use another table or name: this pipeline would begin again at the start of "
-                "its topics, and duplicate them"
-            )
-        if before.batch < done:
-            raise ForeignTable(
-                f"the checkpoint {checkpoint.place} has written up to batch {done}, and table {self.name} "
-                f"has {f'batches up to {before.batch}' if before.batch >= 0 else 'none of its batches'}: "
-                "sink.table or the catalog was changed, or the table was dropped or restored from an older "
-                "copy. Restore it; or set another checkpoint, to begin with all records that the topics "
-                "still have"
-            )
-        is_other = before.batch >= 0 and query is None if before.query is None else query != before.query
-        # Beyond the completed batches there is at most the one that Spark will repeat.
-        if is_other or before.batch > done + 1:
-            raise ForeignTable(
-                f"table {self.name} has batches that the position in {checkpoint.stream} does not contain: "
-                "it was deleted or restored from an older copy. Restore the position; or set a new "
-                "checkpoint and another table, to begin with all records that the topics still have"
-            )
-        state = msgspec.structs.replace(before, query=query)
-        if state != self.state():
-            with _translated(self.name), self._table.transaction() as change:
-                change.set_properties({f"{_OWNED}{self._pipeline}": msgspec.json.encode(state).decode()})
-        return state
+    def _store_claim(self, state: WriterState) -> None:
+        with translated(self.name, *_CONFLICTS), self._table.transaction() as change:
+            change.set_properties(self._claim_property(state))
 
-    def attempt_directory(self, state: WriterState) -> str:
-        return f"{self._batch_directory(state)}/{state.attempt}"
-
-    def _batch_directory(self, state: WriterState) -> str:
-        return f"{self._own_directory(state)}/{state.batch:010}"
-
-    def _own_directory(self, state: WriterState) -> str:
-        return f"{self.location}/{_DATA}/{state.checkpoint[:8]}"
-
-    def next_attempt(self, state: WriterState, batch: int) -> WriterState:
-        """Return the state after a batch, with a new directory for its files."""
-        return msgspec.structs.replace(state, batch=batch, attempt=uuid4().hex[:12])
-
-    def parquet_files(self, directory: str) -> list[str]:
-        """List the data files below a directory."""
-        return sorted(path for path in self._listed(directory) if path.endswith(".parquet"))
-
-    def commit(self, state: WriterState, remove: Sequence[DataFile] = ()) -> None:
-        """Add the files of a batch and remove others, and record the batch, at once.
-
-        Raises Conflict if the table has changed since it was loaded; then nothing was committed.
-        """
-        added = self._data_files(self.parquet_files(self.attempt_directory(state)))
-        self._commit(state, {"alpacamq.batch": str(state.batch)}, added, remove)
-
-    def _data_files(self, paths: Sequence[str]) -> list[DataFile]:
-        """Describe Parquet files by their footers."""
-        metadata, io = self._table.metadata, self._table.io
-        with _translated(self.name), ThreadPoolExecutor(_FOOTER_READERS) as readers:
-            return list(readers.map(lambda path: parquet_file_to_data_file(io, metadata, path), paths))
+    def _describe(self, path: str) -> DataFile:
+        return parquet_file_to_data_file(self._table.io, self._table.metadata, path)
 
     def _commit(
         self,
@@ -244,8 +204,10 @@ class IcebergTable:
         noted: Mapping[str, str],
         add: Sequence[DataFile],
         remove: Sequence[DataFile],
+        *,
+        is_merge: bool = False,  # noqa: ARG002 - snapshots do not tell
     ) -> None:
-        with _translated(self.name):
+        with translated(self.name, *_CONFLICTS):
             change = self._table.transaction()
             properties = {"alpacamq.pipeline": self._pipeline, **noted}
             update = change.update_snapshot(snapshot_properties=properties)
@@ -255,60 +217,10 @@ class IcebergTable:
                     snapshot.append_data_file(file)
                 for file in remove:
                     snapshot.delete_data_file(file)
-            change.set_properties({f"{_OWNED}{self._pipeline}": msgspec.json.encode(state).decode()})
+            change.set_properties(self._claim_property(state))
             change.commit_transaction()
 
-    def small_files(self, fan_in: int, target_bytes: int, most_bytes: int) -> list[DataFile]:
-        """Return files below half the target of partitions that have many such files, up to a size in all."""
-        groups: dict[tuple[int, str], list[DataFile]] = {}
-        for file in self.data_files():
-            if file.file_size_in_bytes < target_bytes // 2:
-                groups.setdefault((file.spec_id, repr(file.partition)), []).append(file)
-        found: list[DataFile] = []
-        size = 0
-        for group in groups.values():
-            if len(group) < fan_in:
-                continue
-            for file in group:
-                if size + file.file_size_in_bytes > most_bytes:
-                    return found
-                size += file.file_size_in_bytes
-                found.append(file)
-        return found
-
-    def merge_directory(self, state: WriterState) -> str:
-        """Return a new directory for merged files."""
-        return f"{self._own_directory(state)}/{_MERGES}/{uuid4().hex[:12]}"
-
-    def commit_merge(self, state: WriterState, directory: str, remove: Sequence[DataFile]) -> None:
-        """Replace files by those of a directory with the same rows. Raises Conflict, PipelineFailed."""
-        added = self._data_files(self.parquet_files(directory))
-        before, after = (sum(file.record_count for file in files) for files in (remove, added))
-        if before != after:
-            raise PipelineFailed(
-                f"merging {len(remove)} files of table {self.name} turned {before} rows into {after}; the "
-                "table is as it was"
-            )
-        self._commit(state, {"alpacamq.merged-files": str(len(remove))}, added, remove)
-
-    def discard_other_attempts(self, state: WriterState) -> None:
-        """Delete the files of attempts at a batch that were not committed, as nothing can commit them now."""
-        if state.batch < 0:
-            return
-        directory = self._batch_directory(state)
-        for name in self._directories(directory):
-            if name != state.attempt:
-                self._discard(f"{directory}/{name}")
-
-    def _discard(self, directory: str) -> None:
-        """Delete a directory of ours."""
-        files, path = self._file_system(directory)
-        files.delete_dir(path)
-
-    def data_files(self) -> list[DataFile]:
-        """Return the current data files. Raises ForeignTable if Spark cannot read them by column names."""
-        if (reason := self.obstacle()) is not None:
-            raise ForeignTable(f"table {self.name} {reason}")
+    def _current_files(self) -> list[DataFile]:
         return [task.file for task in self._table.scan().plan_files()]
 
     def obstacle(self) -> str | None:
@@ -321,19 +233,10 @@ class IcebergTable:
             return "has rows deleted by another engine; rewrite its data files with that"
         return None
 
-    def to_arrow(self, most_rows: int) -> Any:
-        """Read the table with PyIceberg. Raises PipelineFailed if it has more rows."""
-        scan = self._table.scan()
-        rows = sum(task.file.record_count for task in scan.plan_files())
-        if rows > most_rows:
-            raise PipelineFailed(
-                f"table {self.name} {self.obstacle()}, and with {rows:,} rows is too large to be read "
-                f"without Spark, up to {most_rows:,}; query it with an engine for Iceberg"
-            )
-        return scan.to_arrow()
+    def _read(self) -> Any:
+        return self._table.scan().to_arrow()
 
     def stats(self) -> tuple[int, int, int]:
-        """Return the number of data files, of their bytes, and of rows, by the snapshot's summary."""
         snapshot = self._table.current_snapshot()
         summary = snapshot.summary if snapshot is not None else None
         if summary is None:
@@ -362,7 +265,7 @@ class IcebergTable:
         if not older(keep * 1.1):
             return 0
         expired = older(keep)
-        with _translated(self.name):
+        with translated(self.name, *_CONFLICTS):
             change = self._table.maintenance.expire_snapshots()
             change.by_ids([each.snapshot_id for each in expired]).commit()
             self._delete_orphans(now)
@@ -383,12 +286,12 @@ class IcebergTable:
         meta = [
             path
             for path, file in self._listed(f"{self.location}/metadata").items()
-            if _is_old(file, now) and path.endswith((".avro", ".metadata.json"))
+            if is_old(file, now) and path.endswith((".avro", ".metadata.json"))
         ]
         self._table.refresh()
         needed = set(self._referenced())
         for directory, paths in data.items():
-            if directory != _MERGES and needed.isdisjoint(paths):
+            if directory != MERGES and needed.isdisjoint(paths):
                 self._discard(f"{ours}/{directory}")
             else:
                 self._delete(path for path in paths if path not in needed)
@@ -402,7 +305,7 @@ class IcebergTable:
     @staticmethod
     def _is_settled(directory: str, file: pyarrow.fs.FileInfo, state: WriterState, now: datetime) -> bool:
         """Return whether a file of ours can no longer be committed."""
-        return _is_old(file, now) if directory == _MERGES else int(directory) <= state.batch
+        return is_old(file, now) if directory == MERGES else int(directory) <= state.batch
 
     def _referenced(self) -> Iterator[str]:
         """Yield every file that the table needs."""
@@ -425,25 +328,6 @@ class IcebergTable:
         scheme, netloc, path = PyArrowFileIO.parse_location(location, io.properties)
         return io.fs_by_scheme(scheme, netloc), path
 
-    def _listed(self, location: str) -> dict[str, pyarrow.fs.FileInfo]:
-        """Return the files below a directory by location; none if it does not exist."""
-        files, path = self._file_system(location)
-        found = files.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True, recursive=True))
-        return {
-            f"{location}{each.path[len(path) :]}": each
-            for each in found
-            if each.type == pyarrow.fs.FileType.File
-        }
-
-    def _directories(self, location: str) -> list[str]:
-        files, path = self._file_system(location)
-        found = files.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
-        return [each.base_name for each in found if each.type == pyarrow.fs.FileType.Directory]
-
-
-def _is_old(file: pyarrow.fs.FileInfo, now: datetime) -> bool:
-    return file.mtime is not None and now - file.mtime > _GRACE
-
 
 def _renamed(mapped: Sequence[Any], fields: Sequence[Any]) -> list[str]:
     """Return fields that have another name in some files."""
@@ -463,7 +347,7 @@ def _renamed(mapped: Sequence[Any], fields: Sequence[Any]) -> list[str]:
 def open_table(place: TablePlace, pipeline: str) -> IcebergTable:
     """Load a table. Raises InvalidPipeline without a usable catalog, PipelineFailed without the table."""
     catalog = open_catalog(place)
-    with _translated(place.table):
+    with translated(place.table, *_CONFLICTS):
         try:
             return IcebergTable(catalog.load_table(place.table), place, pipeline)
         except NoSuchTableError:
@@ -473,7 +357,7 @@ def open_table(place: TablePlace, pipeline: str) -> IcebergTable:
 def table_types(place: TablePlace) -> "dict[str, DataType]":
     """Return the columns of a table; none if it does not exist yet."""
     catalog = open_catalog(place, create=True)
-    with _translated(place.table):
+    with translated(place.table, *_CONFLICTS):
         if not catalog.table_exists(place.table):
             return {}
         schema = spark_schema(catalog.load_table(place.table).schema())
@@ -492,36 +376,8 @@ def open_catalog(place: TablePlace, *, create: bool = False) -> Catalog:
         return load_catalog(place.catalog, **properties)
     except Exception as error:
         # Every kind of catalog has its own errors.
-        words = _words(error)
+        words = words_of(error)
         raise InvalidPipeline(f"[catalog]: the catalog {place.catalog!r} cannot be used: {words}") from error
-
-
-def create_or_open(
-    place: TablePlace,
-    pipeline: str,
-    schema: "StructType",
-    wanted: Sequence[PartitionField] | None,
-    default: Sequence[PartitionField],
-) -> IcebergTable:
-    """Open a table, or create it with these columns. Raises InvalidPipeline, ForeignTable.
-
-    A new table is partitioned as `wanted`, or else by `default`; an existing one must be as `wanted`.
-    """
-    catalog = open_catalog(place, create=True)
-    with _translated(place.table):
-        if not catalog.table_exists(place.table):
-            partitions = default if wanted is None else wanted
-            for each in partitions:
-                each.check(schema)
-            _create(catalog, place, iceberg_schema(schema), partitions)
-        table = IcebergTable(catalog.load_table(place.table), place, pipeline)
-    found = table.partitions()
-    if wanted is not None and found != list(wanted):
-        raise ForeignTable(
-            f"table {place.table} is partitioned by {_listed_words(found)}, and sink.partition_by says "
-            f"{_listed_words(wanted)}; change one of them"
-        )
-    return table
 
 
 def _create(
@@ -535,26 +391,3 @@ def _create(
                 spec.add_field(each.column, _TRANSFORMS[each.unit], each.name)
         mapping = change.table_metadata.schema().name_mapping.model_dump_json()
         change.set_properties({_NAME_MAPPING: mapping})
-
-
-def _listed_words(partitions: Sequence[PartitionField]) -> str:
-    return ", ".join(map(str, partitions)) or "nothing"
-
-
-@contextmanager
-def _translated(table: str) -> Iterator[None]:
-    """Turn errors of catalogs and file systems into PipelineFailed, or Conflict."""
-    try:
-        yield
-    except (AlpacaError, Conflict):
-        raise
-    except (CommitFailedException, CommitStateUnknownException) as error:
-        raise Conflict(_words(error)) from error
-    except Exception as error:
-        # A catalog's errors are those of its database or of its HTTP client.
-        raise PipelineFailed(f"table {table}: {_words(error)}") from error
-
-
-def _words(error: Exception) -> str:
-    first = re.split(r"\n|\[SQL:", str(error), maxsplit=1)[0].strip()
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

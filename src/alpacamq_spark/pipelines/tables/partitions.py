@@ -17,6 +17,10 @@ _PARTITIONING = frozenset(
     {"boolean", "byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz", "string"}
 )
 _UNITS: Mapping[str, Unit] = {"year": "year", "month": "month", "day": "day", "hour": "hour"}
+# Directories of a job's files, by the values that partition them; readers do not see these names.
+DIRECTORY = "__partition_"
+# Before texts: Spark writes rows without a value and those with an empty text to the same directory.
+TEXT = "_"
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\((.+)\)|(.+))")
 
 
@@ -63,9 +67,8 @@ class PartitionField:
 
         column = f.col(f"`{self.column}`")
         if self.unit == "identity":
-            # Spark writes rows without a value and those with an empty text to the same directory.
             is_text = isinstance(frame.schema[self.column].dataType, types.StringType)
-            return f.concat(f.lit("_"), column) if is_text else column
+            return f.concat(f.lit(TEXT), column) if is_text else column
         date, hour = column, f.lit(0)
         match frame.schema[self.column].dataType:
             case types.TimestampType():

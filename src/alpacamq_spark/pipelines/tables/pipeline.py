@@ -1,4 +1,4 @@
-"""Runs a stream into an Iceberg table: finds the catalog, claims the table, writes batches, cleans up."""
+"""Runs a stream into a table: finds its catalog, claims the table, writes batches, cleans up."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,13 +15,14 @@ from alpacamq_spark.pipelines.streaming import NOTHING_BESIDE, StreamEnd, run_st
 from alpacamq_spark.pipelines.timestamps import parse_duration
 
 from .partitions import parse_partition
+from .sorting import Layout, parse_sort
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
 
-    from .iceberg import IcebergTable, TablePlace
+    from .table import LakeTable, Place
     from .writer import Upsert
 
 KEEP = "5d"
@@ -43,10 +44,24 @@ def need_pyiceberg() -> None:
         )
 
 
-def table_place(
-    settings: CatalogSettings | None, sink: TableSink, place: Callable[[str], str]
-) -> "TablePlace":
+def need_deltalake() -> None:
+    """Check that delta-rs is installed. Raises InvalidPipeline."""
+    if find_spec("deltalake") is None:
+        raise InvalidPipeline(
+            "format = 'delta' needs deltalake; install it with `pip install '.[delta]'` in a checkout of "
+            "AlpacaMQ, or `pip install deltalake`"
+        )
+
+
+def table_place(settings: CatalogSettings | None, sink: TableSink, place: Callable[[str], str]) -> "Place":
     """Return a table and its catalog; `place` makes a path of the file absolute."""
+    if sink.format == "delta":
+        need_deltalake()
+        from .delta import DeltaPlace
+
+        assert sink.path is not None
+        options = {key: _text(value) for key, value in sink.storage_options.items()}
+        return DeltaPlace(name=place(sink.path), options=options)
     need_pyiceberg()
     from .iceberg import TablePlace
 
@@ -87,6 +102,7 @@ def _text(value: str | float | bool) -> str:
 class TableEnd:
     """The totals of a run into a table, and what its report says."""
 
+    name: str
     stream: StreamEnd
     data: Mapping[str, Plain]
     section: Section
@@ -106,26 +122,26 @@ def run_into_table(
 ) -> TableEnd:
     """Write what the trigger requests. `partition_by` is for new tables that the sink says nothing of."""
     place = table_place(catalog, sink, run.place)
-    from .iceberg import open_table
     from .writer import BatchWriter
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
-    _claim(run, place, columns.schema, sink, partition_by or ())
+    layout = Layout(compression=sink.compression, sort_by=[parse_sort(each) for each in sink.sort_by])
+    _claim(run, place, columns.schema, sink, layout, partition_by or ())
     write = BatchWriter(
         place=place,
         pipeline=run.name,
         checkpoint=run.checkpoint.identity(),
-        compression=sink.compression,
+        layout=layout,
         upsert=upsert,
     )
     writer = frame.writeStream.foreachBatch(write)
     if upsert is not None:
         writer = writer.outputMode("update")
     keep = timedelta(milliseconds=parse_duration(sink.keep_snapshots or KEEP))
-    cleaning = _Cleaning(run, place, keep, compact, sink.compression)
+    cleaning = _Cleaning(run, place, keep, compact, layout)
     end = run_stream(run, writer, trigger=trigger, after_batch=cleaning.after_batch, beside=beside)
     cleaning.clean()
-    table = open_table(place, run.name)
+    table = place.open(run.name)
     files, size, rows = table.stats()
     data: dict[str, Plain] = {
         "table": table.name,
@@ -134,55 +150,59 @@ def run_into_table(
         "files": files,
         "bytes": size,
         "merged_files": cleaning.merged,
-        "expired_snapshots": cleaning.expired,
+        table.CLEANED: cleaning.cleaned,
     }
     section = Section(["table", "rows", "files", "bytes"], [[table.name, rows, files, size]])
-    return TableEnd(stream=end, data=data, section=section)
+    return TableEnd(name=table.name, stream=end, data=data, section=section)
 
 
 def _claim(
     run: PipelineRun,
-    place: "TablePlace",
+    place: "Place",
     schema: "StructType",
     sink: TableSink,
+    layout: Layout,
     partition_by: tuple[str, ...],
 ) -> None:
     """Make the table ready for a run: its columns, its owner, and no remains of the last batch."""
-    from .iceberg import Conflict, create_or_open
+    from .table import Conflict
 
     wanted = None if sink.partition_by is None else [parse_partition(each) for each in sink.partition_by]
     default = [parse_partition(each) for each in partition_by]
     for _ in range(_TRIES):
         try:
-            table = create_or_open(place, run.name, schema, wanted, default)
+            table = place.create_or_open(run.name, schema, wanted, default)
             if added := table.evolve(schema):
                 run.listener.say(f"added to table {table.name}: {', '.join(added)}")
+            for each in layout.sort_by:
+                each.check(table.schema())
+            table.declare_order(layout.sort_by)
             table.discard_other_attempts(table.claim(run.checkpoint))
         except Conflict as conflict:
             failed = conflict
         else:
             return
-    raise PipelineFailed(f"table {place.table} was changed by others again and again: {failed}")
+    raise PipelineFailed(f"table {place.name} was changed by others again and again: {failed}")
 
 
 class _Cleaning:
-    """Merges small files and expires old snapshots: between batches now and then, and after the last one."""
+    """Merges small files and deletes what old states need: between batches, and after the last one."""
 
     def __init__(
         self,
         run: PipelineRun,
-        place: "TablePlace",
+        place: "Place",
         keep: timedelta,
         compact: Compact | None,
-        compression: str,
+        layout: Layout,
     ) -> None:
         self._run = run
         self._place = place
         self._keep = keep
         self._compact = compact
-        self._compression = compression
+        self._layout = layout
         self._last = time.monotonic()
-        self.expired = 0
+        self.cleaned = 0
         self.merged = 0
 
     def after_batch(self, _: BatchDone) -> None:
@@ -190,33 +210,32 @@ class _Cleaning:
             self.clean()
 
     def clean(self) -> None:
-        from .iceberg import Conflict, open_table
+        from .table import Conflict
         from .writer import merge_small_files
 
         self._last = time.monotonic()
-        name, say = self._place.table, self._run.listener.say
+        name, say = self._place.name, self._run.listener.say
         try:
-            table = open_table(self._place, self._run.name)
+            table = self._place.open(self._run.name)
             if self._compact is not None:
-                merged = merge_small_files(table, self._run.spark, self._compact, self._compression)
+                merged = merge_small_files(table, self._run.spark, self._compact, self._layout)
                 if merged:
                     self.merged += merged
                     say(f"merged {merged} files of {name}")
-                    table = open_table(self._place, self._run.name)
-            if expired := table.clean(self._keep, datetime.now(UTC)):
-                self.expired += expired
-                say(f"expired {expired} snapshots of {name}")
+                    table = self._place.open(self._run.name)
+            if cleaned := table.clean(self._keep, datetime.now(UTC)):
+                self.cleaned += cleaned
+                say(f"{table.CLEANED.replace('_', ' ')} of {name}: {cleaned}")
         except Conflict:
             pass  # another writer was faster; the next time will do
 
 
-def read_table(table: "IcebergTable", spark: "SparkSession") -> "DataFrame":
-    """Read a table: its files with Spark, or with PyIceberg in the driver if Spark cannot."""
+def read_table(table: "LakeTable[Any]", spark: "SparkSession") -> "DataFrame":
+    """Read a table: its files with Spark, or in the driver if Spark cannot."""
     from .writer import read_files
 
     if table.obstacle() is not None:
         frame: Any = spark.createDataFrame(table.to_arrow(MAX_ARROW_ROWS))
         return frame
     files = table.data_files()
-    schema = table.schema()
-    return read_files(spark, schema, files) if files else spark.createDataFrame([], schema)
+    return read_files(spark, table, files) if files else spark.createDataFrame([], table.schema())

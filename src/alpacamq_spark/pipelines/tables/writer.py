@@ -7,19 +7,19 @@ not written again.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from alpacamq_spark.pipelines.definition import Compact
 from alpacamq_spark.pipelines.errors import PipelineFailed, translate_spark_errors
 
-from .iceberg import Conflict, IcebergTable, TablePlace, WriterState, open_table
-from .partitions import PartitionField
+from .partitions import DIRECTORY, PartitionField
+from .sorting import Layout
+from .table import Conflict, LakeTable, Place, WriterState
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _COMMITS = 10
 _PAUSE_S = 0.2
@@ -29,8 +29,6 @@ _FILE_ROWS = 1_000_000
 # How much is merged at a time.
 _MERGED_BYTES = 8 << 30
 _TIMESTAMPS, _MICROS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
-# Directories of a job's files, by the values that partition them; readers do not see these names.
-_DIRECTORY = "__partition_"
 _FILE = "__file"
 _ROW = "__row"
 _COUNT = "__count"
@@ -56,10 +54,10 @@ class Upsert:
 class BatchWriter:
     """Writes batches. Has plain values only: with Spark Connect it is called on the server."""
 
-    place: TablePlace
+    place: Place
     pipeline: str
     checkpoint: str
-    compression: str
+    layout: Layout
     upsert: Upsert | None = None
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
@@ -70,18 +68,19 @@ class BatchWriter:
             if self.upsert is None:
                 self._append(frame, batch)
                 return
-            latest = latest_rows(frame, self.upsert).persist()
+            storable = self.place.open(self.pipeline).storable(frame)
+            latest = latest_rows(storable, self.upsert).persist()
             try:
                 self._upsert(latest, batch, self.upsert)
             finally:
                 latest.unpersist()
 
-    def _open(self, batch: int) -> tuple[IcebergTable, WriterState, bool]:
+    def _open(self, batch: int) -> tuple[LakeTable[Any], WriterState, bool]:
         """Return the table, its state, and whether it has the batch."""
-        table = open_table(self.place, self.pipeline)
+        table = self.place.open(self.pipeline)
         state = table.state()
         if state is None or state.checkpoint != self.checkpoint:
-            raise PipelineFailed(f"table {self.place.table} was replaced while the pipeline ran")
+            raise PipelineFailed(f"table {self.place.name} was replaced while the pipeline ran")
         return table, state, state.batch >= batch
 
     def _append(self, frame: "DataFrame", batch: int) -> None:
@@ -90,7 +89,7 @@ class BatchWriter:
             table.discard_other_attempts(state)
             return
         attempt = table.next_attempt(state, batch)
-        self._write(frame, table, attempt)
+        self._write(table.storable(frame), table, attempt)
         for number in range(_COMMITS):
             try:
                 table.commit(attempt)
@@ -116,7 +115,7 @@ class BatchWriter:
             stored = latest.drop(*upsert.control)
             rows = stored if upsert.deleted is None else stored.where(~latest[upsert.deleted])
             if replaced:
-                kept = read_files(latest.sparkSession, table.schema(), replaced)
+                kept = read_files(latest.sparkSession, table, replaced)
                 others = kept.join(latest.select(*upsert.key), list(upsert.key), "left_anti")
                 rows = others.unionByName(rows.to(table.schema()))
             size = sum(file.file_size_in_bytes for file in replaced)
@@ -131,13 +130,13 @@ class BatchWriter:
                 table.discard_other_attempts(attempt)
                 return
 
-    def _write(self, frame: "DataFrame", table: IcebergTable, attempt: WriterState) -> None:
+    def _write(self, frame: "DataFrame", table: LakeTable[Any], attempt: WriterState) -> None:
         """Write files with the columns and types of the table, which may have more and wider ones."""
         rows = frame.to(table.schema())
-        write_files(rows, table.attempt_directory(attempt), table.partitions(), self.compression)
+        write_files(rows, table.attempt_directory(attempt), table.partitions(), self.layout)
 
 
-def merge_small_files(table: IcebergTable, spark: "SparkSession", step: Compact, compression: str) -> int:
+def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compact, layout: Layout) -> int:
     """Merge small files where a partition has many. Returns how many were merged. Raises Conflict."""
     state = table.state()
     target = step.target_mb << 20
@@ -145,7 +144,7 @@ def merge_small_files(table: IcebergTable, spark: "SparkSession", step: Compact,
     if state is None or not small:
         return 0
     partitions = table.partitions()
-    rows = read_files(spark, table.schema(), small)
+    rows = read_files(spark, table, small)
     tasks = 1 + sum(file.file_size_in_bytes for file in small) // target
     # Rows of a partition of the table come together, so that it gets one file.
     rows = (
@@ -157,7 +156,7 @@ def merge_small_files(table: IcebergTable, spark: "SparkSession", step: Compact,
     before = spark.conf.get(_TIMESTAMPS)
     spark.conf.set(_TIMESTAMPS, _MICROS)
     try:
-        write_files(rows, directory, partitions, compression)
+        write_files(rows, directory, partitions, layout)
     finally:
         spark.conf.set(_TIMESTAMPS, str(before))
     # After a conflict the files stay for some days: the answer of a commit that went through may be lost.
@@ -174,15 +173,19 @@ def _pause(number: int, conflict: Conflict, table: str) -> None:
 
 
 def write_files(
-    frame: "DataFrame", directory: str, partitions: Sequence[PartitionField], compression: str
+    frame: "DataFrame", directory: str, partitions: Sequence[PartitionField], layout: Layout
 ) -> None:
-    """Write Parquet files, each with rows of one partition."""
+    """Write Parquet files, each with rows of one partition, sorted."""
     names = []
     for number, field in enumerate(partitions):
-        names.append(f"{_DIRECTORY}{number}")
+        names.append(f"{DIRECTORY}{number}")
         frame = frame.withColumn(names[-1], field.value(frame))
+    if layout.sort_by:
+        # Spark sorts rows by partition if they are not, and would not keep the order.
+        frame = frame.sortWithinPartitions(*names, *(each.order() for each in layout.sort_by))
     writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
-    writer = writer.option("compression", "uncompressed" if compression == "none" else compression)
+    compression = "uncompressed" if layout.compression == "none" else layout.compression
+    writer = writer.option("compression", compression)
     (writer.partitionBy(*names) if names else writer).parquet(spark_path(directory))
 
 
@@ -225,20 +228,39 @@ def latest_rows(frame: "DataFrame", upsert: Upsert) -> "DataFrame":
     return grouped.select(*(f.col(_ROW).getField(name).alias(name) for name in frame.columns))
 
 
-def read_files(spark: "SparkSession", schema: "StructType", files: "Sequence[DataFile]") -> "DataFrame":
-    """Read data files of a table by its column names; columns that a file lacks are null."""
-    paths = [spark_path(file.file_path) for file in files]
-    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+def read_files(
+    spark: "SparkSession", table: LakeTable[Any], files: Sequence[Any], path: str | None = None
+) -> "DataFrame":
+    """Read data files of a table by its column names; columns that a file lacks are null.
+
+    With `path`, a column of this name has the file of a row.
+    """
+    from pyspark.sql import functions as f
+
+    schema = table.schema()
+    groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for file in files:
+        constants = tuple(table.constants(file).items())
+        groups.setdefault(constants, []).append(spark_path(file.file_path))
+    frames = []
+    for constants, paths in groups.items():
+        rows = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+        if path is not None:
+            rows = rows.withColumn(path, rows["_metadata.file_path"])
+        for name, value in constants:
+            rows = rows.withColumn(name, f.lit(value).cast(schema[name].dataType))
+        frames.append(rows)
+    return reduce(lambda one, other: one.unionAll(other), frames)
 
 
-def files_with_keys(table: IcebergTable, rows: "DataFrame", key: Sequence[str]) -> "list[DataFile]":
+def files_with_keys(table: LakeTable[Any], rows: "DataFrame", key: Sequence[str]) -> list[Any]:
     """Return the data files that have a row with one of these keys."""
     files = table.data_files()
     if not files:
         return []
-    stored = read_files(rows.sparkSession, table.schema(), files)
+    stored = read_files(rows.sparkSession, table, files, _FILE)
     found = (
-        stored.select(*key, stored["_metadata.file_path"].alias(_FILE))
+        stored.select(*key, _FILE)
         .join(rows.select(*key).distinct(), list(key), "left_semi")
         .select(_FILE)
         .distinct()
