@@ -5,12 +5,13 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 OURS = SOURCE / "alpacamq"
+T = TypeVar("T", bound=ast.AST)
 
 PURE = {
     "protocol",
@@ -206,12 +207,38 @@ COMPILED = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["tool"]
 ]["hooks"]["mypyc"]["include"]
 
 
-@pytest.mark.parametrize("path", COMPILED)
-def test_modules_that_can_be_compiled_declare_no_class_with_keywords(path: str) -> None:
+def compiled_nodes(kind: type[T]) -> list[tuple[str, T]]:
+    return [
+        (path, node)
+        for path in COMPILED
+        for node in ast.walk(ast.parse((SOURCE.parent / path).read_text()))
+        if isinstance(node, kind)
+    ]
+
+
+def test_modules_that_can_be_compiled_declare_no_class_with_keywords() -> None:
     """mypyc ignores them, so a struct would be made without `frozen` and `kw_only`."""
-    tree = ast.parse((SOURCE.parent / path).read_text())
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    assert [each.name for each in classes if each.keywords] == []
+    found = [(path, each.name) for path, each in compiled_nodes(ast.ClassDef) if each.keywords]
+    assert found == []
+
+
+def test_modules_that_can_be_compiled_change_no_bound_of_a_loop() -> None:
+    """`for _ in range(n)` looks at `n` before every turn when it is compiled."""
+    loops = [
+        (path, each)
+        for path, each in compiled_nodes(ast.For)
+        if isinstance(each.iter, ast.Call) and getattr(each.iter.func, "id", "") == "range"
+    ]
+    assert loops
+    for path, loop in loops:
+        bounds = {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)}
+        changed = {
+            each.id
+            for line in loop.body
+            for each in ast.walk(line)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        assert not bounds & changed, f"{path}:{loop.lineno}"
 
 
 def test_coroutines_are_recognised_also_when_they_are_compiled() -> None:

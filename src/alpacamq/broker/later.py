@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -135,4 +135,4 @@ class Later(Generic[T]):
 
 async def _rest(work: Coroutine[Any, Any, T], change: Callable[[T], U | Coroutine[Any, Any, U]]) -> U:
     changed = change(await work)
-    return await changed if isinstance(changed, Coroutine) else cast("U", changed)
+    return await changed if isinstance(changed, Coroutine) else changed

@@ -168,9 +168,10 @@ def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
         )
         at += _HEAD_V7.size
     layout = _PARTITION_V4 if version < 5 else _PARTITION_V5 if version < 9 else _PARTITION_V9
-    entries, at = _legacy_count(data, at, 6)
+    topic_count, at = _legacy_count(data, at, 6)
+    entries = topic_count
     topics = []
-    for _ in range(entries):
+    for _ in range(topic_count):
         topic, at = _legacy_text(data, at)
         count, at = _legacy_count(data, at, layout.size)
         entries += count
@@ -252,8 +253,9 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
         )
         at += _HEAD_V15.size
     topics = []
-    entries, at = _flexible_count(data, at, 3)
-    for _ in range(entries):
+    topic_count, at = _flexible_count(data, at, 3)
+    entries = topic_count
+    for _ in range(topic_count):
         topic, at = _flexible_topic(version, data, at)
         count, at = _flexible_count(data, at, _PARTITION_V12.size)
         entries += count
@@ -283,8 +285,9 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
 
 def _flexible_forgotten(version: int, data: memoryview, at: int) -> tuple[list[tuple[bytes, list[int]]], int]:
     forgotten = []
-    entries, at = _flexible_count(data, at, 3)
-    for _ in range(entries):
+    topic_count, at = _flexible_count(data, at, 3)
+    entries = topic_count
+    for _ in range(topic_count):
         topic, at = _flexible_topic(version, data, at)
         count, at = _flexible_count(data, at, 4)
         entries += count
