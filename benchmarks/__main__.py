@@ -37,6 +37,7 @@ BENCHMARKS = (
     "recovery",
     "many_partitions",
     "command_line",
+    "console",
     "lookup",
     "rebalance",
     "offset_commits",

@@ -23,7 +23,7 @@ AT_ONCE = 1_000
 WITHIN_S = 600
 LIST_FLOOR = Floor(at_most=1.0)
 CREATE_FLOOR = Floor(at_most=1.0)
-_SETTINGS = {"ALPACAMQ_TOPICS_MAX_PARTITIONS": "40000"}
+SETTINGS = {"ALPACAMQ_TOPICS_MAX_PARTITIONS": "40000"}
 LISTS: Mapping[str, Sequence[str]] = {
     "topics list": ("topics", "list", "-o", "json"),
     "groups list": ("groups", "list", "-o", "json"),
@@ -35,21 +35,21 @@ def run(session: Session, report: Report) -> None:
     quick = session.is_quick
     topics, groups = (QUICK_TOPICS, QUICK_GROUPS) if quick else (TOPICS, GROUPS)
     created = QUICK_CREATED if quick else CREATED
-    server = AlpacaMQ(settings=_SETTINGS).start(session.new_directory())
+    server = AlpacaMQ(settings=SETTINGS).start(session.new_directory())
     try:
-        names = [f"topic-{number:05}" for number in range(topics)]
-        for start in range(0, topics, AT_ONCE):
-            _command(server, "topics", "create", *names[start : start + AT_ONCE], "--partitions", "1")
-        _commit(server, names, groups)
+        fill(server, topics, groups)
         _lists(session, report, server, {"topics list": topics, "groups list": groups, "groups lag": groups})
         _changes(session, report, server, created, None if quick else CREATE_FLOOR)
     finally:
         server.stop()
 
 
-def _commit(server: Server, topics: Sequence[str], groups: int) -> None:
-    """Make groups, each with an offset in one topic."""
-    pairs = [(f"group-{number:05}", topics[number % len(topics)]) for number in range(groups)]
+def fill(server: Server, topics: int, groups: int) -> None:
+    """Make topics, and groups with an offset in one topic each."""
+    names = [f"topic-{number:05}" for number in range(topics)]
+    for start in range(0, topics, AT_ONCE):
+        _command(server, "topics", "create", *names[start : start + AT_ONCE], "--partitions", "1")
+    pairs = [(f"group-{number:05}", names[number % topics]) for number in range(groups)]
     # The first request also waits for the coordinator.
     commits.commit(server.address, *pairs[0], {0: 0}, WITHIN_S)
     with wire.connect(server.address) as connection:

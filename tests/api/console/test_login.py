@@ -31,7 +31,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def api(locked: Broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://{locked.http_address}", auth=ADMIN) as client:
+    with httpx.Client(base_url=f"http://{locked.http_address}", auth=ADMIN, timeout=60) as client:
         yield client
 
 

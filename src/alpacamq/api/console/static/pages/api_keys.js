@@ -50,7 +50,7 @@ export function apiKeys(view, _, query) {
   const replace = async (row) => {
     if (!(await confirm("Replace this key?", `A new key with the same owner and scopes is created. ${row.description || row.id} works for another 7 days.`, "Replace"))) return;
     show(secret, secretCard(await send("POST", path`/keys/${row.id}/rotate`, {})));
-    window.scrollTo(0, 0);
+    secret.querySelector("h2").focus();
     again();
   };
   const again = view.live(list, load, draw, { every: EVERY_MS, actions: [add] });
@@ -69,7 +69,7 @@ const secretCard = (key) =>
   h(
     "section",
     { class: "card secret", role: "status" },
-    h("h2", null, "Keep the key now: it is not shown again"),
+    h("h2", { tabindex: "-1" }, "Keep the key now: it is not shown again"),
     facts([
       ["Key", [h("code", null, key.key), copyButton(() => key.key, "key")]],
       ["AWS access key id", h("code", null, key.id)],
@@ -89,6 +89,7 @@ export function newApiKey(view) {
     if (days.value) wanted.expires_in_ms = Number(days.value) * DAY_MS;
     const key = await send("POST", "/keys", wanted);
     show(body, secretCard(key), h("p", null, h("a", { href: "#/api-keys" }, "All keys")));
+    body.querySelector("h2").focus();
   };
   show(
     view.main,
