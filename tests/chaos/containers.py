@@ -57,6 +57,8 @@ def missing_for_containers() -> str | None:
     found = _engine()
     if found is None:
         return "needs docker compose or podman-compose"
+    if b"--profile" not in subprocess.run([*found[1], "--help"], capture_output=True).stdout:
+        return f"needs a {found[1][0]} with profiles, as that of PyPI"
     if subprocess.run([found[0], "image", "inspect", IMAGE], capture_output=True).returncode:
         return f"needs the image {IMAGE}: make image"
     return None
