@@ -439,8 +439,29 @@ class Analytics(Definition, tag="analytics", frozen=True, kw_only=True):
             raise InvalidPipeline(f"sink.path: {self.sink.path!r} is the archive that the pipeline reads")
 
 
-Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics
-KINDS: tuple[type[Definition], ...] = (Archive, Replay, Transform, DeadLetters, Analytics)
+class Tables(Definition, tag="tables", frozen=True, kw_only=True):
+    """The runner of the Iceberg tables that topics enable with their settings."""
+
+    catalog: CatalogSettings | None = None
+    # Of tables that the settings of their topics do not name.
+    namespace: str = "topics"
+    max_records: Count | None = None
+    compression: Compression = "zstd"
+    keep_snapshots: str | None = None
+    trigger: str = "10s"
+
+    is_stream: ClassVar[bool] = False
+
+    def check(self) -> None:
+        check_trigger(self.trigger)
+        if not _TABLE.fullmatch(f"{self.namespace}.table"):
+            raise InvalidPipeline(f"namespace = {self.namespace!r} is not the name of a namespace")
+        if self.keep_snapshots is not None:
+            _check_duration("keep_snapshots", self.keep_snapshots)
+
+
+Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics | Tables
+KINDS: tuple[type[Definition], ...] = (Archive, Replay, Transform, DeadLetters, Analytics, Tables)
 
 ONCE, AVAILABLE_NOW = "once", "available-now"
 
