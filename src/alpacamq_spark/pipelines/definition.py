@@ -191,21 +191,46 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
-    """A range of an archive or of topics."""
+    """A range of an archive, a table or topics, or a query over a table."""
 
     archive: str | None = None
+    # An Iceberg table.
+    table: str | None = None
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     begin: Position | None = None
     end: Position | None = None
+    # Only records with these keys, as text.
+    keys: tuple[str, ...] = ()
+    # A query over the table, whose result is that of a transform; and the columns that order it.
+    sql: str | None = None
+    order: tuple[str, ...] = ()
 
     def check(self, place: str) -> None:
         if self.pattern is not None and self.topics:
             raise InvalidPipeline(f"{place}: topics and pattern exclude each other")
-        if self.archive is None and not self.topics and self.pattern is None:
-            raise InvalidPipeline(f"{place} needs archive, topics or pattern")
+        if self.archive is not None and self.table is not None:
+            raise InvalidPipeline(f"{place}: archive and table exclude each other")
+        if self.is_live and not self.topics and self.pattern is None:
+            raise InvalidPipeline(f"{place} needs archive, table, topics or pattern")
+        if self.table is not None and not _TABLE.fullmatch(self.table):
+            raise InvalidPipeline(
+                f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
+            )
+        if self.sql is not None and self.table is None:
+            raise InvalidPipeline(f"{place}.sql is a query over a table, and {place}.table is missing")
+        if self.order and self.sql is None:
+            raise InvalidPipeline(f"{place}.order is for sql; other records have the order of their offsets")
+        given = [self.begin, self.end, self.pattern]
+        if self.sql is not None and (self.topics or self.keys or given != [None] * 3):
+            raise InvalidPipeline(f"{place}: from, to, keys and topics exclude sql; use WHERE")
         for name, position in (("from", self.begin), ("to", self.end)):
             _check_position(f"{place}.{name}", position)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the records are those that the topics have."""
+        return self.archive is None and self.table is None
 
 
 class ReplaySink(Part, frozen=True, kw_only=True):
@@ -218,10 +243,11 @@ class ReplaySink(Part, frozen=True, kw_only=True):
 
 
 class Replay(Definition, tag="replay", frozen=True, kw_only=True):
-    """A range of an archive or of topics, written to a topic."""
+    """A range of an archive, a table or topics, written to a topic."""
 
     source: ReplaySource
     sink: ReplaySink
+    catalog: CatalogSettings | None = None
     steps: tuple[Filter, ...] = ()
     rate: Count | None = None
     batch: Count = 500_000
@@ -230,9 +256,20 @@ class Replay(Definition, tag="replay", frozen=True, kw_only=True):
 
     def check(self) -> None:
         source, topic = self.source, self.sink.topic
-        if source.archive is None and (topic in source.topics or _matches(source.pattern, topic)):
+        if source.is_live and (topic in source.topics or _matches(source.pattern, topic)):
             raise InvalidPipeline(
                 f"sink.topic: {topic!r} is a topic of the source, so its records would be written to it again"
+            )
+        if self.catalog is not None and source.table is None:
+            raise InvalidPipeline("catalog is for source.table")
+        if source.sql is None:
+            return
+        if self.steps:
+            raise InvalidPipeline("steps: a filter is for a replay without source.sql; use WHERE")
+        if (self.sink.partition, self.sink.timestamp) != ("by-key", "now"):
+            raise InvalidPipeline(
+                "sink: partition and timestamp = 'original' exclude source.sql; let the query have "
+                "the columns 'partition' and 'timestamp' beside 'value'"
             )
 
 

@@ -156,7 +156,10 @@ class Pipeline:
         match definition:
             case Archive():
                 check_topics(self.broker, definition.source, self.access)
-            case Replay() | Analytics():
+            case Replay():
+                if definition.source.is_live:
+                    check_topics(self.broker, definition.source, self.access)
+            case Analytics():
                 if definition.source.archive is None:
                     check_topics(self.broker, definition.source, self.access)
             case Transform():

@@ -50,7 +50,7 @@ META = {
 _TOMBSTONE = "_tombstone"
 _ORDER = "_offset"
 # Columns that a result can use to define its records directly.
-_RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
+RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
@@ -401,10 +401,10 @@ def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
     if key is not None and key not in names:
         raise InvalidPipeline(f"sink.key: the query has no column {key!r}, only {', '.join(names)}")
     if "value" in names:
-        if unknown := [name for name in names if name not in _RECORD and name != key]:
+        if unknown := [name for name in names if name not in RECORD and name != key]:
             raise InvalidPipeline(
                 f"the query has a column 'value', but {', '.join(unknown)} is not a column of a record; "
-                f"these are {', '.join(_RECORD)}. Omit 'value' to write all columns as JSON"
+                f"these are {', '.join(RECORD)}. Omit 'value' to write all columns as JSON"
             )
         kept = [f.col(name) for name in names if name != key and (name != "key" or key is None)]
         return result.select(*([] if key is None else [f.col(key).cast("string").alias("key")]), *kept)

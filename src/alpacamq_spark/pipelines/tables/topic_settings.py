@@ -12,6 +12,8 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import check_setting
 
 ENABLE, NAME, MODE, KEY = SETTINGS = ("table.enable", "table.name", "table.mode", "table.key")
+# Names of topics' pipelines begin with this.
+TOPIC_PIPELINE = "table-"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -30,7 +32,7 @@ class TopicTable:
     @property
     def pipeline(self) -> str:
         """The name under which the table's progress is reported."""
-        return f"table-{self.topic}"
+        return f"{TOPIC_PIPELINE}{self.topic}"
 
     @property
     def checkpoint(self) -> str:
