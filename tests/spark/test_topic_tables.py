@@ -1,9 +1,19 @@
 """Tables that are kept in step with topics, by the settings of the topics."""
 
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from threading import Event
 from typing import Any
 
 import httpx
@@ -14,7 +24,9 @@ pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyspark.sql import SparkSession
 
+from alpacamq.cli.main import main
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import alter_topic, create_topic, delete_topic
 from alpacamq_spark.pipelines import Pipeline
@@ -22,8 +34,10 @@ from alpacamq_spark.pipelines.errors import PipelineFailed
 from alpacamq_spark.pipelines.run import Interruption, RunResult
 from tests.brokers import Broker
 from tests.cli.command import InProcess
+from tests.conftest import NewBroker
 from tests.waiting import eventually
 
+from .driving import HAS_ADMISSION_CONTROL
 from .pipeline_files import RecordedProgress, Sent, Workshop, send
 from .registries import record, register, send_bytes
 from .topics import make_topic
@@ -85,6 +99,9 @@ class Lake:
         except NoSuchTableError:
             return []
         return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
+
+    def has_more(self, name: str, before: int) -> bool:
+        return len(self.rows(name)) > before
 
     @contextmanager
     def running(self) -> Iterator["Future[RunResult]"]:
@@ -170,20 +187,15 @@ def test_the_runner_follows_settings_and_one_topic_that_fails_leaves_the_others_
         send(broker, topic, [Sent(value="2")])
         until(lambda: len(lake.rows(named(topic))) == 2)
         until(lambda: lake.listed(topic).items() >= {"state": "running", "lag": 0}.items())
-        text = until(
-            lambda: (m := metrics(broker)) and f'pipeline="table-{topic}",state="running"' in m and m
-        )
-        assert f'alpacamq_pipeline_lag{{pipeline="table-{topic}"}} 0' in text
+        running = f'alpacamq_pipeline{{pipeline="table-{topic}",kind="table",state="running"}} 1'
+        until(lambda: running in metrics(broker))
+        assert f'alpacamq_pipeline_lag{{pipeline="table-{topic}"}} 0' in metrics(broker)
         # Repaired by its settings.
         alter_topic(cluster, broken, put={"table.mode": "append"}, drop=[])
         until(lambda: [row["_value"] for row in lake.rows(named(broken))] == [b"keyless"])
         # Disabled, and enabled again.
         lake.disable(topic)
-        until(
-            lambda: (
-                f"{topic}: stopping after this batch; Ctrl-C again stops at once" in lake.progress.sentences
-            )
-        )
+        until(lambda: lake.report(topic)["state"] == "stopped")
         send(broker, topic, [Sent(value="3")])
         assert lake.listed(topic) is None
         lake.enable(topic)
@@ -270,6 +282,87 @@ def test_a_table_belongs_to_one_topic(lake: Lake, cluster: Cluster, topic: str) 
 def _made_again(cluster: Cluster, topic: str) -> bool:
     create_topic(cluster, topic, partitions=1, replicas=-1, settings={"retention.ms": "-1"})
     return True
+
+
+KILLS = 6
+
+
+@pytest.mark.heavy
+def test_kills_and_restarts_of_the_runner_lose_and_double_nothing(
+    lake: Lake, cluster: Cluster, topic: str
+) -> None:
+    """With the real command, killed at any moment, with its JVM."""
+    other, random = f"{topic}-latest", Random(11)
+    for each in (topic, other):
+        make_topic(cluster, each)
+    lake.enable(topic)
+    lake.enable(other, "--mode", "upsert")
+    lake.pipeline("100ms")
+    file = str(lake.workshop.directory / "tables.toml")
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", lake.workshop.broker.address]
+    command += ["pipeline", "tables", "run", file]
+    sent, latest = 0, dict[str, str]()
+    for kill in range(KILLS):
+        before = len(lake.rows(named(topic)))
+        runner = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            for _ in range(5):
+                records = [
+                    Sent(value=f"{number}", key=f"k{number % 7}", partition=number % 7 % 2)
+                    for number in range(sent, sent + 40)
+                ]
+                sent += 40
+                latest |= {each.key or "": each.value for each in records}
+                send(lake.workshop.broker, topic, records)
+                send(lake.workshop.broker, other, records)
+                if kill % 2:
+                    until(partial(lake.has_more, named(topic), before))
+                # Anywhere in a batch.
+                Event().wait(random.random() * 2)
+        finally:
+            os.killpg(runner.pid, signal.SIGKILL)
+            runner.wait()
+    for _ in range(1 if HAS_ADMISSION_CONTROL else 2):
+        lake.run_once()
+    numbers = Counter(int(row["_value"]) for row in lake.rows(named(topic)))
+    assert numbers == Counter(range(sent))
+    assert {row["_key"].decode(): row["_value"].decode() for row in lake.rows(named(other))} == latest
+    assert len(lake.rows(named(other))) == len(latest)
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_of_the_guide_prints_what_the_guide_says(
+    new_broker: NewBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert spark is SparkSession.getActiveSession()  # the commands use the session there is
+    broker = new_broker()
+    broker.start()
+    section = GUIDE.read_text().partition("## Topics as tables\n")[2].partition("\n## ")[0]
+    blocks = [code for language, code in BLOCK.findall(section) if language in ("sh", "text", "py")]
+    commands, listed, python, printed = blocks
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    write, *commands_left = commands.splitlines()
+    write = write.replace("alpacactl", f"alpacactl --broker {broker.address}")
+    subprocess.run(write, shell=True, check=True)  # noqa: S602 - our own page
+    for command in commands_left:
+        capfd.readouterr()
+        target = ["--broker", broker.address, "--http", broker.http_address]
+        # In this process, which has a session.
+        assert main([*target, *shlex.split(command)[1:]]) == 0
+    pattern = re.escape(" ".join(listed.split())).replace("…", ".*")
+    assert re.fullmatch(pattern, " ".join(capfd.readouterr().out.split()))
+    exec(python, {})  # noqa: S102 - our own page
+    assert capfd.readouterr().out == printed
 
 
 @pytest.mark.parametrize(
