@@ -297,6 +297,8 @@ class TableSource(Part, frozen=True, kw_only=True):
     malformed: Literal["keep", "drop", "fail", "dead-letter"] = "keep"
     # The topic for malformed values, if not the dead-letter topic of the source.
     dead_letters: str | None = None
+    # Or an Iceberg table for them.
+    dead_letter_table: str | None = None
     watermark: Watermark | None = None
     start: Literal["earliest", "latest"] = "earliest"
     max_records: Count | None = None
@@ -309,6 +311,16 @@ class TableSource(Part, frozen=True, kw_only=True):
             raise InvalidPipeline(f"{place}: decode and format exclude each other")
         if self.dead_letters is not None and self.malformed != "dead-letter":
             raise InvalidPipeline(f"{place}.dead_letters is for malformed = 'dead-letter'")
+        if self.dead_letter_table is not None:
+            if self.malformed != "dead-letter":
+                raise InvalidPipeline(f"{place}.dead_letter_table is for malformed = 'dead-letter'")
+            if self.dead_letters is not None:
+                raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
+            if not _TABLE.fullmatch(self.dead_letter_table):
+                raise InvalidPipeline(
+                    f"{place}.dead_letter_table = {self.dead_letter_table!r} is not a namespace and a name, "
+                    "as in 'sales.malformed'"
+                )
         if self.malformed == "dead-letter" and self.format != "json":
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
@@ -363,7 +375,11 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
 
     def check(self) -> None:
         check_trigger(self.trigger)
-        _check_catalog(self.catalog, self.sink)
+        tables = [source.dead_letter_table for source in self.sources.values()]
+        if tables.count(None) == len(tables):
+            _check_catalog(self.catalog, self.sink)
+        if self.sink.table is not None and self.sink.table in tables:
+            raise InvalidPipeline(f"sink.table: {self.sink.table!r} is the table of malformed values, too")
         if not self.sources:
             raise InvalidPipeline("sources: name at least one topic")
         read = {source.topic or name: name for name, source in self.sources.items()}
@@ -381,9 +397,9 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
                 )
 
     def dead_letter_topic(self, table: str) -> str | None:
-        """Return the topic for the malformed values of a table; None if they stay or are dropped."""
+        """Return the topic for the malformed values of a table; None if they go elsewhere."""
         source = self.sources[table]
-        if source.malformed != "dead-letter":
+        if source.malformed != "dead-letter" or source.dead_letter_table is not None:
             return None
         return source.dead_letters or default_dead_letter_topic(source.topic or table)
 

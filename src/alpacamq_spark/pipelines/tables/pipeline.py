@@ -110,7 +110,7 @@ def run_into_table(
     from .writer import BatchWriter
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
-    _claim(run, place, columns.schema, sink, partition_by or ())
+    claim_table(run, place, columns.schema, sink, partition_by or ())
     write = BatchWriter(
         place=place,
         pipeline=run.name,
@@ -140,7 +140,7 @@ def run_into_table(
     return TableEnd(stream=end, data=data, section=section)
 
 
-def _claim(
+def claim_table(
     run: PipelineRun,
     place: "TablePlace",
     schema: "StructType",
