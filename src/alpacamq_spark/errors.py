@@ -19,6 +19,10 @@ class ReadStalled(AlpacaError):
     """Records that should be readable do not become readable."""
 
 
+class NewSchema(AlpacaError):
+    """A record was written with a later version of its subject than the one that values are read as."""
+
+
 class SinkFenced(AlpacaError):
     """Another query writes under this transactional id."""
 

@@ -66,6 +66,7 @@ READ_OPTIONS = (
     "subscribePattern",
     "tls",
     "user",
+    "watchedSubjects",
 )
 WRITE_OPTIONS = (
     SERVERS,
@@ -132,6 +133,8 @@ class ReadOptions:
     decode: tuple[Part, ...]
     registry: RegistryAccess | None
     reader_schemas: Mapping[str, Mapping[Part, int]] | None
+    # Subjects whose later versions are refused, by part; an empty one is that of the topic.
+    watched_subjects: Mapping[Part, str]
     # The message that values of Protobuf schemas have, if not the first.
     message: str | None
     # Options that were given and have no effect.
@@ -189,6 +192,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         decode=options.parts("decode"),
         registry=options.registry(),
         reader_schemas=options.reader_schemas(),
+        watched_subjects=options.watched_subjects(),
         message=options.get("message"),
         ignored=options.ignored,
     )
@@ -299,6 +303,17 @@ class _Options:
         access = RegistryAccess(url=url, login=self.login(), tls=self.tls())
         access.client()  # checks the address
         return access
+
+    def watched_subjects(self) -> Mapping[Part, str]:
+        text = self.get("watchedSubjects")
+        if text is None:
+            return {}
+        try:
+            return msgspec.json.decode(text, type=dict[Part, str])
+        except msgspec.MsgspecError as error:
+            raise InvalidOption(
+                f'watchedSubjects must look like {{"value":"orders-value"}}: {error}'
+            ) from None
 
     def reader_schemas(self) -> Mapping[str, Mapping[Part, int]] | None:
         text = self.get("readerSchemas")

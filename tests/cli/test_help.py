@@ -36,7 +36,10 @@ def everything() -> Iterator[Help]:
 ROOT = Path(__file__).parents[2]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 # They start Spark, which takes its time; tests/spark runs them.
-NEED_SPARK = ("alpacactl pipeline run", "alpacactl pipeline sql")
+NEED_SPARK = tuple(
+    f"alpacactl pipeline {verb}"
+    for verb in ("run", "sql", "start", "stop", "restart", "checkpoint", "tables run")
+)
 # They need several nodes; tests/integration/test_cluster_operations.py runs them.
 NEED_NODES = (
     "alpacactl cluster drain",
@@ -81,6 +84,8 @@ class Shop:
             if "topics create" not in example:
                 self._make("payments", "invoices", "orders-by-hand")
         self._is_stocked = not any(word in example for word in CHANGES)
+        if "pipeline tables enable" in example:
+            self._make("prices")
         (self.directory / "orders.txt").write_text("tea\ncake\n")
         shutil.copy(ROOT / "examples" / "pipelines" / "archive.toml", self.directory)
         if "topics compact" in example:

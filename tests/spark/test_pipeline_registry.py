@@ -1,19 +1,24 @@
 """Pipelines over topics whose values name their schema in the registry, through evolutions of the schemas."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.pipelines import read_archive
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.archive.table import ArchiveTable
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+from alpacamq_spark.pipelines.run import Interruption
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 from .pipeline_files import RecordedProgress, Workshop
 from .registries import Registered, allow_any_change, record, register, send_bytes
@@ -35,6 +40,10 @@ path = "archive"
 do = "compact"
 fan_in = 2
 """
+
+
+# A start of Spark's query and a batch, on a busy machine.
+PATIENCE_S = 240
 
 
 @pytest.fixture
@@ -103,6 +112,46 @@ def test_an_archive_of_avro_values_goes_on_with_new_fields_and_wider_types(
         new_as_archived,
     ]
     assert rows(spark, workshop) == expected
+
+
+@pytest.mark.parametrize("sink", ['path = "archive"', 'format = "iceberg"\ntable = "shop.orders"'])
+def test_a_field_that_is_added_while_an_archive_runs_is_in_the_rows_that_have_it(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str, sink: str
+) -> None:
+    if "iceberg" in sink:
+        pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
+    make_topic(cluster, topic, partitions=1)
+    broker = workshop.broker
+    first = register(registry, f"{topic}-value", record("Order", id="long"))
+    text = ARCHIVE.format(registry=registry, topic=topic).replace('path = "archive"', sink)
+    pipeline = workshop.pipeline('trigger = "200ms"' + text)
+    table = "orders" if "iceberg" in sink else "archive"
+
+    def found() -> list[tuple[int, float | None]]:
+        try:
+            sql = f"SELECT data.* FROM {table} ORDER BY offset"  # noqa: S608
+            rows: Any = query_sink(pipeline, sql, spark=spark).data["rows"]
+        except (AlpacaError, PySparkException):
+            return []  # there is no table yet
+        return [(row["id"], row.get("amount")) for row in rows]
+
+    send_bytes(broker, topic, [first.avro({"id": 1})])
+    interruption, told = Interruption(), RecordedProgress()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(workshop.run, pipeline, told, interruption)
+        try:
+            eventually(lambda: told.batches or running.done(), within_s=PATIENCE_S)
+            fields = {"id": "long", "amount": (["null", "double"], None)}
+            second = register(registry, f"{topic}-value", record("Order", **fields))
+            # Both kinds in one batch, with the producer of the first version still there.
+            send_bytes(broker, topic, [first.avro({"id": 2}), second.avro({"id": 3, "amount": 2.5})])
+            send_bytes(broker, topic, [first.avro({"id": 4})])
+            eventually(lambda: len(found()) == 4 or running.done(), within_s=PATIENCE_S)
+        finally:
+            interruption.request()
+        assert running.result(PATIENCE_S).rows >= 4
+    assert found() == [(1, None), (2, None), (3, 2.5), (4, None)]
+    assert f"records were written as version 2 of subject {topic}-value" in " ".join(told.sentences)
 
 
 def test_files_are_merged_with_others_of_the_same_types_only(

@@ -43,6 +43,8 @@ _STRATEGIES = (TOPIC_NAME_STRATEGY, RECORD_NAME_STRATEGY, TOPIC_RECORD_NAME_STRA
 _SHORT_STRATEGIES = {name.removeprefix(_STRATEGY_PACKAGE): name for name in _STRATEGIES}
 # PARTITION:BROKER, or all.
 _THROTTLED = r"[0-9]+:[0-9]+|\*"
+# The names of namespaces and tables are those of directories, too.
+_TABLE = r"([A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,255}){1,4})?"
 
 
 def is_topic_name(name: str) -> bool:
@@ -403,6 +405,23 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.STRING, default="",
         doc="Attributes and tags of a queue that only the SQS API uses, as JSON.",
     ),
+    "table.enable": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="Whether the runner of alpacactl pipeline tables keeps an Iceberg table in step with the topic.",
+    ),
+    "table.key": Setting(
+        kind=ConfigKind.LIST, default=(), pattern=r"[^\s,]+",
+        doc="Columns of the value that are the key of the table's rows, with table.mode=upsert; "
+        "empty is the key of the record.",
+    ),
+    "table.mode": Setting(
+        kind=ConfigKind.STRING, default="append", choices=("append", "upsert"),
+        doc="Whether the table has a row for each record, or the last one for each key.",
+    ),
+    "table.name": Setting(
+        kind=ConfigKind.STRING, default="", pattern=_TABLE,
+        doc="Namespace and name of the table; empty is the topic's own name in the namespace of the runner.",
+    ),
     "trace.enable": Setting(
         kind=ConfigKind.BOOLEAN, default=True,
         doc="Whether messages of the topic are traced, if their producers or trace.sample request it.",
@@ -487,6 +506,10 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_jitter_ms: int
     segment_ms: int
     sqs_attributes: str
+    table_enable: bool
+    table_key: tuple[str, ...]
+    table_mode: str
+    table_name: str
     trace_enable: bool
     trace_headers: str
     trace_sample: float

@@ -4,7 +4,7 @@ A value that names no schema, or an unknown one, or does not match it, or does n
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from alpacamq.registry.framing import Part, SchemaName, unframe
 from alpacamq.registry.json_schema.schema import JsonSchema
 from alpacamq.registry.protobuf import ProtobufSchema
 from alpacamq.registry.schema import InvalidData, InvalidSchema, ParsedSchema
+from alpacamq_spark.errors import NewSchema
 
 from .avro import avro_layout
 from .json_values import json_layout
@@ -44,6 +45,8 @@ class Decoding:
     types: Mapping[Part, DataType]
     # The message that values of Protobuf schemas have; the first of the schema by default.
     message: str | None = None
+    # The subjects whose later versions are refused, by part; an empty one is that of the topic.
+    watched: Mapping[Part, str] = field(default_factory=dict)
 
 
 def layout_of(schema: ParsedSchema, message: str | None = None) -> Layout:
@@ -74,8 +77,12 @@ class PartDecoder:
         reader: int | None,
         wanted: DataType,
         message: str | None = None,
+        watched: str | None = None,
     ) -> None:
         self._message = message
+        # The subject whose later versions are refused.
+        self._watched = watched
+        self._reader_id = reader
         self.part = part
         self._registry = registry
         self._reader = None if reader is None else registry.schema(reader)
@@ -122,7 +129,8 @@ class PartDecoder:
             return None
 
     def _decoder(self, name: SchemaName) -> Convert | None:
-        """Return how data of a schema is decoded and converted; None if it cannot be."""
+        """Return how data of a schema is decoded and converted; None if it cannot be. Raises NewSchema."""
+        self._check_is_known(name)
         try:
             writer = self._registry.schema(name)
             if writer is None:
@@ -133,6 +141,15 @@ class PartDecoder:
         except (InvalidSchema, UnusableSchema):
             return None
         return lambda data: convert(read(data))
+
+    def _check_is_known(self, name: SchemaName) -> None:
+        known = self._reader_id
+        # Ids ascend: earlier versions have lower ones.
+        if self._watched is None or (known is not None and isinstance(name, int) and name <= known):
+            return
+        latest = self._registry.version(self._watched)
+        if latest is not None and latest.id != known:
+            raise NewSchema(f"records were written as {latest}, which is later than the columns")
 
 
 def _reading(writer: ParsedSchema, reader: ParsedSchema, message: str | None) -> tuple[Read, Layout]:
@@ -160,7 +177,12 @@ def part_decoders(decoding: Decoding, registry: Registry, topic: str) -> dict[Pa
     readers = decoding.readers.get(topic, {})
     return {
         part: PartDecoder(
-            registry, part, readers.get(part), wanted, decoding.message if part is Part.VALUE else None
+            registry,
+            part,
+            readers.get(part),
+            wanted,
+            decoding.message if part is Part.VALUE else None,
+            decoding.watched[part] or f"{topic}-{part}" if part in decoding.watched else None,
         )
         for part, wanted in decoding.types.items()
     }

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 from uuid import uuid4
@@ -105,10 +106,16 @@ class ProcessLock:
 
 
 class Checkpoint:
-    """One pipeline's checkpoint; `spark` is needed only if it is on another machine."""
+    """One pipeline's checkpoint; `spark` is needed only if it is on another machine.
 
-    def __init__(self, place: str, spark: "SparkSession | None" = None) -> None:
+    `beside` is the name of another query of the pipeline, which has a position and an identity of its own.
+    """
+
+    def __init__(self, place: str, spark: "SparkSession | None" = None, beside: str | None = None) -> None:
         self.place = place.rstrip("/") or place
+        # The directory of Spark's own checkpoint.
+        self._stream = beside or STREAM
+        self._beside = beside
         self._path = local_path(place)
         self._lock = None if self._path is None else ProcessLock(self._path / _LOCK)
         self.storage: Storage = storage_at(place, spark)
@@ -116,7 +123,7 @@ class Checkpoint:
     @property
     def stream(self) -> str:
         """The path of Spark's own checkpoint of the query."""
-        return f"{self.place}/{STREAM}"
+        return f"{self.place}/{self._stream}"
 
     @property
     def log(self) -> Path | None:
@@ -126,10 +133,11 @@ class Checkpoint:
     def identity(self) -> str:
         """Return the identity of this checkpoint; create it on first use."""
         if (known := self.storage.read(_ID)) is not None:
-            return known.decode(errors="replace").strip()
-        name = uuid4().hex
-        self.storage.write(_ID, name.encode())
-        return name
+            name = known.decode(errors="replace").strip()
+        else:
+            name = uuid4().hex
+            self.storage.write(_ID, name.encode())
+        return name if self._beside is None else sha256(f"{name} {self._beside}".encode()).hexdigest()[:32]
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -177,18 +185,18 @@ class Checkpoint:
 
     def query(self) -> str | None:
         """Return Spark's id of the query, which exists after its first run; None before."""
-        metadata = self.recall(f"{STREAM}/metadata", _QueryMetadata)
+        metadata = self.recall(f"{self._stream}/metadata", _QueryMetadata)
         return None if metadata is None else metadata.id
 
     def position(self) -> StreamPosition | None:
         """Return the position of Spark's query; None before its first batch is complete."""
-        planned = _numbers(self.storage, f"{STREAM}/offsets")
-        done = set(_numbers(self.storage, f"{STREAM}/commits"))
+        planned = _numbers(self.storage, f"{self._stream}/offsets")
+        done = set(_numbers(self.storage, f"{self._stream}/commits"))
         finished = [number for number in planned if number in done]
         if not finished:
             return None
         batch = finished[-1]
-        stored = self.storage.read(f"{STREAM}/offsets/{batch}") or b""
+        stored = self.storage.read(f"{self._stream}/offsets/{batch}") or b""
         return StreamPosition(batch=batch, offsets=_offsets(stored), is_batch_open=batch != planned[-1])
 
 

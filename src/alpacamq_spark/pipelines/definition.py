@@ -227,21 +227,46 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
-    """A range of an archive or of topics."""
+    """A range of an archive, a table or topics, or a query over a table."""
 
     archive: str | None = None
+    # An Iceberg table.
+    table: str | None = None
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     begin: Position | None = None
     end: Position | None = None
+    # Only records with these keys, as text.
+    keys: tuple[str, ...] = ()
+    # A query over the table, whose result is that of a transform; and the columns that order it.
+    sql: str | None = None
+    order: tuple[str, ...] = ()
 
     def check(self, place: str) -> None:
         if self.pattern is not None and self.topics:
             raise InvalidPipeline(f"{place}: topics and pattern exclude each other")
-        if self.archive is None and not self.topics and self.pattern is None:
-            raise InvalidPipeline(f"{place} needs archive, topics or pattern")
+        if self.archive is not None and self.table is not None:
+            raise InvalidPipeline(f"{place}: archive and table exclude each other")
+        if self.is_live and not self.topics and self.pattern is None:
+            raise InvalidPipeline(f"{place} needs archive, table, topics or pattern")
+        if self.table is not None and not _TABLE.fullmatch(self.table):
+            raise InvalidPipeline(
+                f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
+            )
+        if self.sql is not None and self.table is None:
+            raise InvalidPipeline(f"{place}.sql is a query over a table, and {place}.table is missing")
+        if self.order and self.sql is None:
+            raise InvalidPipeline(f"{place}.order is for sql; other records have the order of their offsets")
+        given = [self.begin, self.end, self.pattern]
+        if self.sql is not None and (self.topics or self.keys or given != [None] * 3):
+            raise InvalidPipeline(f"{place}: from, to, keys and topics exclude sql; use WHERE")
         for name, position in (("from", self.begin), ("to", self.end)):
             _check_position(f"{place}.{name}", position)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the records are those that the topics have."""
+        return self.archive is None and self.table is None
 
 
 class ReplaySink(Part, frozen=True, kw_only=True):
@@ -254,10 +279,11 @@ class ReplaySink(Part, frozen=True, kw_only=True):
 
 
 class Replay(Definition, tag="replay", frozen=True, kw_only=True):
-    """A range of an archive or of topics, written to a topic."""
+    """A range of an archive, a table or topics, written to a topic."""
 
     source: ReplaySource
     sink: ReplaySink
+    catalog: CatalogSettings | None = None
     steps: tuple[Filter, ...] = ()
     rate: Count | None = None
     batch: Count = 500_000
@@ -266,9 +292,20 @@ class Replay(Definition, tag="replay", frozen=True, kw_only=True):
 
     def check(self) -> None:
         source, topic = self.source, self.sink.topic
-        if source.archive is None and (topic in source.topics or _matches(source.pattern, topic)):
+        if source.is_live and (topic in source.topics or _matches(source.pattern, topic)):
             raise InvalidPipeline(
                 f"sink.topic: {topic!r} is a topic of the source, so its records would be written to it again"
+            )
+        if self.catalog is not None and source.table is None:
+            raise InvalidPipeline("catalog is for source.table")
+        if source.sql is None:
+            return
+        if self.steps:
+            raise InvalidPipeline("steps: a filter is for a replay without source.sql; use WHERE")
+        if (self.sink.partition, self.sink.timestamp) != ("by-key", "now"):
+            raise InvalidPipeline(
+                "sink: partition and timestamp = 'original' exclude source.sql; let the query have "
+                "the columns 'partition' and 'timestamp' beside 'value'"
             )
 
 
@@ -296,6 +333,8 @@ class TableSource(Part, frozen=True, kw_only=True):
     malformed: Literal["keep", "drop", "fail", "dead-letter"] = "keep"
     # The topic for malformed values, if not the dead-letter topic of the source.
     dead_letters: str | None = None
+    # Or an Iceberg table for them.
+    dead_letter_table: str | None = None
     watermark: Watermark | None = None
     start: Literal["earliest", "latest"] = "earliest"
     max_records: Count | None = None
@@ -308,6 +347,16 @@ class TableSource(Part, frozen=True, kw_only=True):
             raise InvalidPipeline(f"{place}: decode and format exclude each other")
         if self.dead_letters is not None and self.malformed != "dead-letter":
             raise InvalidPipeline(f"{place}.dead_letters is for malformed = 'dead-letter'")
+        if self.dead_letter_table is not None:
+            if self.malformed != "dead-letter":
+                raise InvalidPipeline(f"{place}.dead_letter_table is for malformed = 'dead-letter'")
+            if self.dead_letters is not None:
+                raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
+            if not _TABLE.fullmatch(self.dead_letter_table):
+                raise InvalidPipeline(
+                    f"{place}.dead_letter_table = {self.dead_letter_table!r} is not a namespace and a name, "
+                    "as in 'sales.malformed'"
+                )
         if self.malformed == "dead-letter" and self.format != "json":
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
@@ -362,7 +411,11 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
 
     def check(self) -> None:
         check_trigger(self.trigger)
-        _check_catalog(self.catalog, self.sink)
+        tables = [source.dead_letter_table for source in self.sources.values()]
+        if tables.count(None) == len(tables):
+            _check_catalog(self.catalog, self.sink)
+        if self.sink.table is not None and self.sink.table in tables:
+            raise InvalidPipeline(f"sink.table: {self.sink.table!r} is the table of malformed values, too")
         if not self.sources:
             raise InvalidPipeline("sources: name at least one topic")
         read = {source.topic or name: name for name, source in self.sources.items()}
@@ -380,9 +433,9 @@ class Transform(Definition, tag="transform", frozen=True, kw_only=True):
                 )
 
     def dead_letter_topic(self, table: str) -> str | None:
-        """Return the topic for the malformed values of a table; None if they stay or are dropped."""
+        """Return the topic for the malformed values of a table; None if they go elsewhere."""
         source = self.sources[table]
-        if source.malformed != "dead-letter":
+        if source.malformed != "dead-letter" or source.dead_letter_table is not None:
             return None
         return source.dead_letters or default_dead_letter_topic(source.topic or table)
 
@@ -475,8 +528,29 @@ class Analytics(Definition, tag="analytics", frozen=True, kw_only=True):
             raise InvalidPipeline(f"sink.path: {self.sink.path!r} is the archive that the pipeline reads")
 
 
-Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics
-KINDS: tuple[type[Definition], ...] = (Archive, Replay, Transform, DeadLetters, Analytics)
+class Tables(Definition, tag="tables", frozen=True, kw_only=True):
+    """The runner of the Iceberg tables that topics enable with their settings."""
+
+    catalog: CatalogSettings | None = None
+    # Of tables that the settings of their topics do not name.
+    namespace: str = "topics"
+    max_records: Count | None = None
+    compression: Compression = "zstd"
+    keep_snapshots: str | None = None
+    trigger: str = "10s"
+
+    is_stream: ClassVar[bool] = False
+
+    def check(self) -> None:
+        check_trigger(self.trigger)
+        if not _TABLE.fullmatch(f"{self.namespace}.table"):
+            raise InvalidPipeline(f"namespace = {self.namespace!r} is not the name of a namespace")
+        if self.keep_snapshots is not None:
+            _check_duration("keep_snapshots", self.keep_snapshots)
+
+
+Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics | Tables
+KINDS: tuple[type[Definition], ...] = (Archive, Replay, Transform, DeadLetters, Analytics, Tables)
 
 ONCE, AVAILABLE_NOW = "once", "available-now"
 

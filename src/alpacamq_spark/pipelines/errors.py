@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from alpacamq.client.errors import Unreachable
 from alpacamq.model.errors import AlpacaError
+from alpacamq_spark.errors import NewSchema
 
 
 class InvalidPipeline(AlpacaError):
@@ -41,7 +42,7 @@ _MAX_LENGTH = 600
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Turn Spark's errors into PipelineFailed, or Unreachable if no broker answers."""
+    """Turn Spark's errors into PipelineFailed, Unreachable if no broker answers, or NewSchema."""
     from pyspark.errors import PySparkException
 
     try:
@@ -72,7 +73,8 @@ def translate_error(text: str) -> AlpacaError:
     found = list(_OURS.finditer(text))
     if found:
         _, name, message = found[-1].groups()
-        return Unreachable(message) if name == Unreachable.__name__ else PipelineFailed(message)
+        known = (Unreachable, NewSchema)
+        return next((kind for kind in known if kind.__name__ == name), PipelineFailed)(message)
     if (raised := _RAISED.search(text)) is not None:
         return PipelineFailed(raised[1])
     return PipelineFailed(_first_words(text))

@@ -29,10 +29,12 @@ from .definition import (
     DeadLetters,
     Kind,
     Replay,
+    Tables,
     Transform,
     check_trigger,
 )
 from .errors import InvalidPipeline
+from .evolution import through_new_schemas
 from .file import SUFFIXES, name_of, read_definition
 from .replay.plan import ReplayPlan, ReplayProgress
 from .reporting import last_report
@@ -106,7 +108,7 @@ class Pipeline:
 
     def triggered(self, trigger: str) -> "Pipeline":
         """Return the pipeline with another trigger. Raises InvalidPipeline if it has none."""
-        if not isinstance(self.definition, Archive | Transform):
+        if not isinstance(self.definition, Archive | Transform | Tables):
             raise InvalidPipeline(f"a pipeline of kind {self.definition.kind} has no trigger")
         check_trigger(trigger)
         return replace(self, definition=msgspec.structs.replace(self.definition, trigger=trigger))
@@ -115,7 +117,9 @@ class Pipeline:
     def ends_by_itself(self) -> bool:
         """Whether a run ends once it has processed what there is."""
         definition = self.definition
-        return not isinstance(definition, Archive | Transform) or definition.trigger in (ONCE, AVAILABLE_NOW)
+        if not isinstance(definition, Archive | Transform | Tables):
+            return True
+        return definition.trigger in (ONCE, AVAILABLE_NOW)
 
     def executing(self) -> "Pipeline":
         """Return the pipeline with `execute` set, for redrives."""
@@ -152,7 +156,10 @@ class Pipeline:
         match definition:
             case Archive():
                 check_topics(self.broker, definition.source, self.access)
-            case Replay() | Analytics():
+            case Replay():
+                if definition.source.is_live:
+                    check_topics(self.broker, definition.source, self.access)
+            case Analytics():
                 if definition.source.archive is None:
                     check_topics(self.broker, definition.source, self.access)
             case Transform():
@@ -162,6 +169,9 @@ class Pipeline:
                 from .dead_letters.letters import dead_letter_topics
 
                 dead_letter_topics(self.broker, definition.source, self.access)
+            case Tables():
+                with reach(self.broker, self.access) as cluster:
+                    list_topics(cluster)
             case _:
                 assert_never(definition)
 
@@ -187,7 +197,8 @@ class Pipeline:
         # Analyses have nothing to finish, so they end at once on a signal.
         gently = nullcontext() if isinstance(self.definition, Analytics) else interruption.on_signals()
         with run.checkpoint.held(), _noted(run.checkpoint) as note, reports, gently:
-            outcome = self._dispatch(run)
+            outcome, before = through_new_schemas(run, self._dispatch)
+            outcome = replace(outcome, rows=before + outcome.rows)
             note(outcome)
             reports.done(outcome)
             return outcome
@@ -215,6 +226,10 @@ class Pipeline:
                 from .analytics.pipeline import run_analytics
 
                 return run_analytics(definition, run)
+            case Tables():
+                from .tables.topics import run_tables
+
+                return run_tables(definition, run)
             case _:
                 assert_never(definition)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from alpacamq_spark.decoding.planning import Plan, Subjects
+    from alpacamq_spark.decoding.registry import RegisteredVersion, Registry
 
     from .definition import Decoded
 
@@ -47,9 +48,16 @@ def decoded_parts(decoded: "Decoded") -> tuple[Part, ...]:
 
 
 def registry_columns(
-    run: PipelineRun, topics: Iterable[str], decoded: "Decoded", known: "Mapping[Part, DataType]"
+    run: PipelineRun,
+    topics: Iterable[str],
+    decoded: "Decoded",
+    known: "Mapping[Part, DataType]",
+    *,
+    follows: bool = False,
 ) -> RegistryColumns:
     """Return the columns of topics in this run; `known` are those of earlier runs.
+
+    With `follows` the query fails with NewSchema when it meets a later version.
 
     Raises InvalidPipeline if a topic has no subject, or if a field has got a type that does not go with the
     one it had.
@@ -93,11 +101,26 @@ def registry_columns(
         "readerSchemas": msgspec.json.encode(plan.readers).decode(),
         **({} if decoded.message is None else {"message": decoded.message}),
     }
+    if follows:
+        watched = {part: subjects.named.get(part, "") for part in parts if part not in subjects.pinned}
+        options["watchedSubjects"] = msgspec.json.encode(watched).decode()
     return RegistryColumns(types=types, options=options)
 
 
 def _plan(run: PipelineRun, topics: list[str], parts: tuple[Part, ...], subjects: "Subjects") -> "Plan":
     from alpacamq_spark.decoding.planning import plan
+
+    with _registry(run) as registry:
+        return plan(registry, topics, parts, subjects)
+
+
+def latest_version(run: PipelineRun, subject: str) -> "RegisteredVersion | None":
+    """Return the latest version of a subject; None if it has none."""
+    with _registry(run) as registry:
+        return registry.version(subject)
+
+
+def _registry(run: PipelineRun) -> "Registry":
     from alpacamq_spark.decoding.registry import Registry, RegistryAccess
     from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S
 
@@ -105,10 +128,7 @@ def _plan(run: PipelineRun, topics: list[str], parts: tuple[Part, ...], subjects
     login = None
     if access.user is not None and access.password_file is not None:
         login = read_login(access.user, access.password_file)
-    with Registry(
-        RegistryAccess(url=run.registry, login=login, tls=access.tls), FIRST_CONTACT_TIMEOUT_S
-    ) as registry:
-        return plan(registry, topics, parts, subjects)
+    return Registry(RegistryAccess(url=run.registry, login=login, tls=access.tls), FIRST_CONTACT_TIMEOUT_S)
 
 
 def type_text(kind: "DataType") -> str:

@@ -80,6 +80,10 @@ class ProgressReports:
 
         return replace(listener, batch=batch)
 
+    def behind(self, lag: int) -> None:
+        """Report a lag between batches."""
+        self._note(lag=lag)
+
     def done(self, outcome: RunResult) -> None:
         """Report the end of the run."""
         state = PipelineState.STOPPED if outcome.is_stopped else PipelineState.DONE

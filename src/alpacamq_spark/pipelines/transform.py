@@ -26,6 +26,7 @@ from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
+from .tables.dead_letters import dead_letter_rows, dead_letter_writer
 from .tables.pipeline import TableEnd, run_into_table
 from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
@@ -50,7 +51,7 @@ META = {
 _TOMBSTONE = "_tombstone"
 _ORDER = "_offset"
 # Columns that a result can use to define its records directly.
-_RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
+RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
@@ -59,12 +60,13 @@ _HANDLED = {
     "keep": "kept with nulls",
     "drop": "dropped",
     "fail": "refused",
-    "dead-letter": "sent to {topic}",
+    "dead-letter": "sent to {place}",
 }
 _NOT_DECODED = "cannot be decoded by the schema registry"
 _NOT_JSON = "is not JSON that fits its columns"
 # The names of the queries for dead letters, and of their checkpoints, begin with this.
 _DEAD_LETTERS = "dead-letters-"
+_DEAD_LETTER_TABLE = "dead-letter-table-"
 _BEGINNINGS = "dead-letters-begin.json"
 # As the broker creates these topics.
 _OF_DEAD_LETTERS = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
@@ -117,7 +119,11 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
         sections=[Section(["rows read", "batches", "lag", "to"], [[end.rows, end.batches, end.lag, to]])],
     )
     handled = {
-        name: _HANDLED[source.malformed].format(topic=definition.dead_letter_topic(name))
+        name: _HANDLED[source.malformed].format(
+            place=f"table {source.dead_letter_table}"
+            if source.dead_letter_table is not None
+            else definition.dead_letter_topic(name)
+        )
         for name, source in definition.sources.items()
     }
     report = with_malformed(report, end.malformed, handled)
@@ -263,15 +269,20 @@ def _handled(
 def _dead_letter_writers(
     definition: Transform, run: PipelineRun, directory: Path
 ) -> Iterator[tuple[str, "DataStreamWriter"]]:
-    """Yield a query for each table that sends its malformed values to a dead-letter topic.
+    """Yield a query for each table that sends its malformed values to a dead-letter topic or table.
 
     It reads the topic once more: a query has one sink, and only that makes every dead letter exactly one.
     """
     for name, source in definition.sources.items():
+        topic = source.topic or name
+        if source.dead_letter_table is not None:
+            beside = f"{_DEAD_LETTER_TABLE}{quote(name, safe='')}"
+            malformed, why = _malformed(name, topic, source, run, directory, beside)
+            rows = dead_letter_rows(malformed, f"malformed: the value {why}", run.group)
+            yield beside, dead_letter_writer(run, rows, source.dead_letter_table, definition.catalog, beside)
         letters = definition.dead_letter_topic(name)
         if letters is None:
             continue
-        topic = source.topic or name
         _make_dead_letter_topic(run, topic, letters)
         frame = _dead_letters(name, topic, source, run, directory)
         writer = frame.writeStream.format(FORMAT).options(**run.servers(), topic=letters)
@@ -291,8 +302,8 @@ def _make_dead_letter_topic(run: PipelineRun, topic: str, letters: str) -> None:
                     raise
 
 
-def _beginning(run: PipelineRun, table: str, topic: str, source: TableSource) -> dict[str, str]:
-    """Return where dead letters begin: at the position of a pipeline that ran before without them.
+def _beginning(run: PipelineRun, query: str, topic: str, source: TableSource) -> dict[str, str]:
+    """Return where a query for dead letters begins: at the position of a pipeline that ran before without.
 
     Determined once and stored, because Spark looks it up again after a crash in the first batch, when the
     pipeline may be further.
@@ -300,28 +311,28 @@ def _beginning(run: PipelineRun, table: str, topic: str, source: TableSource) ->
     stored = run.checkpoint.recall(_BEGINNINGS, dict[str, Json]) or {}
     with reach(run.broker, run.access) as cluster:
         places = find_topic(cluster, topic).all_partitions()
-        if table not in stored:
+        if query not in stored:
             begin: Offsets = {}
             if (position := run.checkpoint.position()) is not None:
                 begin = position.offsets
             elif source.start == "latest":
                 there = extents(cluster, places, Isolation.COMMITTED)
                 begin = {place: extent.end for place, extent in there.items()}
-            stored[table] = to_json({place: begin.get(place, EARLIEST) for place in places})
+            stored[query] = to_json({place: begin.get(place, EARLIEST) for place in places})
             run.checkpoint.remember(_BEGINNINGS, stored)
-    known = from_json(stored[table])
+    known = from_json(stored[query])
     return {"startingOffsets": offsets_option({place: known.get(place, EARLIEST) for place in places})}
 
 
-def _dead_letters(
-    name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path
-) -> "DataFrame":
-    """Return the malformed records of a table as they are, with the reason and their position as headers."""
+def _malformed(
+    name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path, query: str
+) -> "tuple[DataFrame, str]":
+    """Return the malformed records of a table as they are, and why they are malformed."""
     from pyspark.sql import functions as f
 
-    group = f"{run.group}-{_DEAD_LETTERS}{name}"
     columns = _registry_columns(name, topic, source, run)
-    options = {**_options(source), **_beginning(run, name, topic, source), "groupId": group}
+    begin = _beginning(run, query, topic, source)
+    options = {**_options(source), **begin, "groupId": f"{run.group}-{query}"}
     records = read_stream(run, Named((topic,)), options, columns)
     if columns is None:
         schema = inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
@@ -329,6 +340,16 @@ def _dead_letters(
     else:
         is_malformed = f.col(DECODED[Part.VALUE]).isNull() & f.col("value").isNotNull()
         why = _NOT_DECODED
+    return records.where(is_malformed), why
+
+
+def _dead_letters(
+    name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path
+) -> "DataFrame":
+    """Return the malformed records of a table with the reason and their position as headers."""
+    from pyspark.sql import functions as f
+
+    records, why = _malformed(name, topic, source, run, directory, f"{_DEAD_LETTERS}{name}")
     added = {
         headers.DEAD_LETTER_REASON: f.lit(f"malformed: the value {why}"),
         headers.ORIGIN_TOPIC: f.col("topic"),
@@ -344,9 +365,7 @@ def _dead_letters(
     ]
     given = f.coalesce(f.col("headers"), f.array().cast(records.schema["headers"].dataType))
     given = f.filter(given, lambda header: ~header["key"].isin(*headers.DEAD_LETTER_HEADERS))
-    return records.where(is_malformed).select(
-        "key", "value", f.concat(given, f.array(*entries)).alias("headers")
-    )
+    return records.select("key", "value", f.concat(given, f.array(*entries)).alias("headers"))
 
 
 def _check_names(names: Sequence[str], meta: Iterable[str], table: str) -> None:
@@ -401,10 +420,10 @@ def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
     if key is not None and key not in names:
         raise InvalidPipeline(f"sink.key: the query has no column {key!r}, only {', '.join(names)}")
     if "value" in names:
-        if unknown := [name for name in names if name not in _RECORD and name != key]:
+        if unknown := [name for name in names if name not in RECORD and name != key]:
             raise InvalidPipeline(
                 f"the query has a column 'value', but {', '.join(unknown)} is not a column of a record; "
-                f"these are {', '.join(_RECORD)}. Omit 'value' to write all columns as JSON"
+                f"these are {', '.join(RECORD)}. Omit 'value' to write all columns as JSON"
             )
         kept = [f.col(name) for name in names if name != key and (name != "key" or key is None)]
         return result.select(*([] if key is None else [f.col(key).cast("string").alias("key")]), *kept)

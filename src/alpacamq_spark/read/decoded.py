@@ -41,6 +41,7 @@ def read_decoding(options: ReadOptions, schema: StructType) -> "Decoding | None"
         readers=_plan(options).readers if readers is None else readers,
         types=types,
         message=options.message,
+        watched=options.watched_subjects,
     )
 
 

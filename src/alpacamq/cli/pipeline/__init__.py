@@ -5,7 +5,6 @@ is imported only by verbs that need it.
 """
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from alpacamq.cli.output import Output, Table, print_message
 from alpacamq.cli.parsing import CommandError
 from alpacamq.model.errors import AlpacaError
 
-from . import checkpoint, service
-from .loading import FILE_HELP, TRIGGER_HELP, access_of, brokers, loaded, need_spark, show
+from . import checkpoint, service, tables
+from .loading import FILE_HELP, TRIGGER_HELP, access_of, brokers, loaded, need_spark, run_and_show, show
 
 if TYPE_CHECKING:
     from alpacamq.cli.yaml import Plain
@@ -38,6 +37,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     run.add_argument("--trigger", metavar="TRIGGER", help=TRIGGER_HELP)
     service.add_verbs(verbs, common)
     checkpoint.add_verbs(verbs, common)
+    tables.add_verbs(verbs, common)
 
     lists = add_verb(
         verbs, common, "list", "list the pipelines of a directory", _list, ["alpacactl pipeline list ."]
@@ -81,22 +81,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 def _run(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = loaded(parsed.file, parsed)
     need_spark()
-    from alpacamq.cli.progress import ProgressLine
-    from alpacamq_spark.pipelines.run import Interruption, ProgressListener
-
-    interruption = Interruption()
-    line = ProgressLine()
-    listener = ProgressListener(say=line.say, batch=line.batch, running=line.running)
     runnable = pipeline.executing() if parsed.execute else pipeline
     if parsed.trigger is not None:
         runnable = runnable.triggered(parsed.trigger)
-    try:
-        outcome = runnable.run(listener=listener, interruption=interruption)
-    finally:
-        line.end()
-    show(outcome.report, output)
-    if outcome.is_stopped and interruption.signal == signal.SIGINT:
-        raise KeyboardInterrupt
+    run_and_show(runnable, output)
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:

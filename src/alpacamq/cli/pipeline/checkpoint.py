@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from alpacamq.cli.commands import add_verb, verbs_of
 from alpacamq.cli.output import Output, Table, print_message
-from alpacamq.cli.parsing import CommandError
+from alpacamq.cli.parsing import CommandError, Parser
 from alpacamq.cli.position import AtOffset, AtTime, Position, Selection, locate, parse_position
 
 from .loading import FILE_HELP, loaded, show
@@ -25,6 +25,8 @@ def add_verbs(
     parents: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser
 ) -> None:
     parser = parents.add_parser("checkpoint", help=_SUMMARY, description=_SUMMARY)
+    if isinstance(parser, Parser):
+        parser.add_examples(["alpacactl pipeline checkpoint show archive.toml"])
     parser.set_defaults(verb=parser)
     verbs = verbs_of(parser)
     shows = add_verb(

@@ -1,6 +1,7 @@
 """Loads the pipelines of a command with the broker and the user of its command line, and shows reports."""
 
 import argparse
+import signal
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,13 +30,31 @@ def loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
     """Load a pipeline; its broker is that of the command line, its own, or the default target."""
     from alpacamq_spark.pipelines import load
 
-    if parsed.target.is_explicit:
-        pipeline = load(path).at(brokers(parsed), _http(parsed))
-    else:
-        pipeline = load(path)
-        if pipeline.definition.broker is None:
-            pipeline = pipeline.at(brokers(parsed), _http(parsed))
+    return with_target(load(path), parsed)
+
+
+def with_target(pipeline: "Pipeline", parsed: argparse.Namespace) -> "Pipeline":
+    """Return a pipeline with the broker and the user of the command line, or of the default target."""
+    if parsed.target.is_explicit or pipeline.definition.broker is None:
+        pipeline = pipeline.at(brokers(parsed), _http(parsed))
     return pipeline.using(access_of(pipeline.access, parsed.target, tls=pipeline.definition.tls))
+
+
+def run_and_show(pipeline: "Pipeline", output: Output) -> None:
+    """Run a pipeline with its progress on standard error, and show its report."""
+    from alpacamq.cli.progress import ProgressLine
+    from alpacamq_spark.pipelines.run import Interruption, ProgressListener
+
+    interruption = Interruption()
+    line = ProgressLine()
+    listener = ProgressListener(say=line.say, batch=line.batch, running=line.running)
+    try:
+        outcome = pipeline.run(listener=listener, interruption=interruption)
+    finally:
+        line.end()
+    show(outcome.report, output)
+    if outcome.is_stopped and interruption.signal == signal.SIGINT:
+        raise KeyboardInterrupt
 
 
 def access_of(access: "BrokerAccess", target: "Target", *, tls: bool | None = None) -> "BrokerAccess":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from alpacamq.client.errors import Refused, check, only, refusal
+from alpacamq.client.errors import ErrorCode, Refused, check, only, refusal
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from alpacamq.protocol.messages.configs import (
@@ -192,6 +192,28 @@ def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
             for entry in result.configs
         ]
     return sorted(settings, key=lambda setting: setting.name)
+
+
+@retry_transient
+def own_settings(cluster: Cluster, topics: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return which of some settings topics have set themselves; a topic deleted meanwhile has none."""
+    found: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+    for some in batched(topics, NAMES_PER_REQUEST):
+        resources = [
+            DescribeConfigsResource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(names))
+            for topic in some
+        ]
+        request = DescribeConfigsRequest(resources=resources)
+        for result in cluster.any_broker().call(request, DescribeConfigsResponse).results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            check(f"reading the settings of topic {result.resource_name!r}", result.error_code)
+            found[result.resource_name] = {
+                entry.name: entry.value or ""
+                for entry in result.configs
+                if entry.config_source == _SET_ON_TOPIC
+            }
+    return found
 
 
 def alter_topic(cluster: Cluster, name: str, *, put: Mapping[str, str], drop: Sequence[str]) -> None:

@@ -197,7 +197,7 @@ def _registry_columns(
     with reach(run.broker, run.access) as cluster:
         topics = [topic.name for topic in matching_topics(cluster, definition.source)]
     known = {part: stored[DECODED[part]] for part in parts if DECODED[part] in stored}
-    return registry_columns(run, topics, definition, known)
+    return registry_columns(run, topics, definition, known, follows=True)
 
 
 def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":

@@ -1,4 +1,4 @@
-"""The kind `replay`: writes a range of an archive or of topics to a topic exactly once.
+"""The kind `replay`: writes a range of an archive, a table or topics to a topic exactly once.
 
 The range is determined once and stored in the checkpoint as a plan. Its batches are written under one
 transactional id with their numbers, so that batches written by an earlier run are not written again.
@@ -19,6 +19,7 @@ from alpacamq_spark.pipelines.sources import FORMAT, filter_time, read_source, w
 from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_timestamp
 
 from .plan import PlannedRange, ReplayPlan, ReplayProgress, batches_for, span_options
+from .tables import current_snapshot, query_batch, query_rows, table_records
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,9 +95,11 @@ def _planned(definition: Replay, run: PipelineRun) -> ReplayPlan:
     source = definition.source
     begin_ms, end_ms = _resolve_time(source.begin, now_ms), _resolve_time(source.end, now_ms)
     with translate_spark_errors():
-        frame = _within(read_source(run, source), source, begin_ms, end_ms)
+        snapshot = None if source.table is None else current_snapshot(definition, run)
+        if source.sql is not None:
+            return _planned_query(definition, run, snapshot)
         found = (
-            filtered(frame, definition.steps)
+            _within(_rows(definition, run, snapshot), source, begin_ms, end_ms)
             .groupBy("topic", "partition")
             .agg(f.min("offset").alias("start"), f.max("offset").alias("last"), f.count("*").alias("rows"))
             .orderBy("topic", "partition")
@@ -107,22 +110,50 @@ def _planned(definition: Replay, run: PipelineRun) -> ReplayPlan:
         for row in found
     )
     rows = sum(row["rows"] for row in found)
-    at_most = (
-        definition.batch if definition.rate is None else min(definition.batch, definition.rate * _BURST_S)
-    )
     plan = ReplayPlan(
         id=uuid4().hex,
         wanted=_wanted(definition),
         begin_ms=begin_ms,
         end_ms=end_ms,
         rows=rows,
-        batches=batches_for(rows, spans, at_most),
+        batches=batches_for(rows, spans, _at_most(definition)),
         spans=spans,
+        snapshot=snapshot,
     )
     times = (("from", begin_ms), ("to", end_ms))
     shown = "".join(f" {word} {format_timestamp(time)}" for word, time in times if time is not None)
     run.listener.say(f"{rows} records to replay{shown}")
     return plan
+
+
+def _planned_query(definition: Replay, run: PipelineRun, snapshot: int | None) -> ReplayPlan:
+    """Determine the records of a query; they have no offsets."""
+    rows = query_rows(definition, run, snapshot)
+    run.listener.say(f"{rows} records to replay")
+    return ReplayPlan(
+        id=uuid4().hex,
+        wanted=_wanted(definition),
+        begin_ms=None,
+        end_ms=None,
+        rows=rows,
+        batches=-(-rows // _at_most(definition)),
+        spans=(),
+        snapshot=snapshot,
+    )
+
+
+def _at_most(definition: Replay) -> int:
+    """Return about how many records a batch has."""
+    if definition.rate is None:
+        return definition.batch
+    return min(definition.batch, definition.rate * _BURST_S)
+
+
+def _rows(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+    """Return the records of the source that pass the steps."""
+    if definition.source.table is not None:
+        return table_records(definition, run, snapshot)
+    return filtered(read_source(run, definition.source), definition.steps)
 
 
 def _wanted(definition: Replay) -> str:
@@ -147,6 +178,8 @@ def _within(
             frame = frame.where(f.col("offset") >= position if is_start else f.col("offset") < position)
         elif isinstance(position, Mapping):
             frame = frame.where(_by_partition(position, is_start=is_start))
+    if source.keys:
+        frame = frame.where(f.col("key").isin(*(bytearray(key.encode()) for key in source.keys)))
     return frame
 
 
@@ -173,13 +206,12 @@ def _one_batch(
     number = progress.batches
     seen = Observation(f"replay-{plan.id}-{number}")
     with translate_spark_errors():
-        frame = filtered(
-            _within(
-                _batch_frame(definition, run, plan, number), definition.source, plan.begin_ms, plan.end_ms
-            ),
-            definition.steps,
-        )
-        rows = _records(definition, frame).observe(seen, f.count(f.lit(1)).alias("rows"))
+        if definition.source.sql is not None:
+            records = query_batch(definition, run, plan.snapshot, plan.batches, number)
+        else:
+            frame = _batch_frame(definition, run, plan, number)
+            records = _records(definition, _within(frame, definition.source, plan.begin_ms, plan.end_ms))
+        rows = records.observe(seen, f.count(f.lit(1)).alias("rows"))
         options = {
             "topic": definition.sink.topic,
             "transactionalId": plan.transactional_id,
@@ -213,18 +245,18 @@ def _batch_frame(definition: Replay, run: PipelineRun, plan: ReplayPlan, number:
     from pyspark.sql import functions as f
 
     spans = plan.batch(number)
-    if definition.source.archive is None:
+    if definition.source.is_live:
         reader = run.spark.read.format(FORMAT).options(
             **run.servers(), **span_options(spans), includeHeaders="true"
         )
-        return reader.load()
+        return filtered(reader.load(), definition.steps)
     inside = [
         (f.col("topic") == span.topic)
         & (f.col("partition") == span.partition)
         & f.col("offset").between(span.start, span.end - 1)
         for span in spans
     ]
-    rows = read_source(run, definition.source).where(reduce(or_, inside))
+    rows = _rows(definition, run, plan.snapshot).where(reduce(or_, inside))
     together = rows.repartition(len(spans), "topic", "partition")
     return together.sortWithinPartitions("topic", "partition", "offset")
 

@@ -38,6 +38,8 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     batches: int
     spans: tuple[PlannedRange, ...]
+    # The state of a table that is replayed.
+    snapshot: int | None = None
 
     @property
     def transactional_id(self) -> str:

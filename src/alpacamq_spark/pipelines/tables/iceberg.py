@@ -38,6 +38,7 @@ from .schema import iceberg_schema, spark_schema
 from .sorting import SortField
 from .table import (
     MERGES,
+    OWNED,
     LakeTable,
     WriterState,
     check_partitions,
@@ -45,6 +46,7 @@ from .table import (
     translated,
     words_of,
 )
+from .topic_settings import TOPIC_PIPELINE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -220,16 +222,39 @@ class IcebergTable(LakeTable[DataFile]):
             change.set_properties(self._claim_property(state))
             change.commit_transaction()
 
-    def _current_files(self) -> list[DataFile]:
-        return [task.file for task in self._table.scan().plan_files()]
+    def snapshot(self) -> int | None:
+        """Return the id of the current snapshot; None before the first one."""
+        current = self._table.current_snapshot()
+        return None if current is None else current.snapshot_id
 
-    def obstacle(self) -> str | None:
+    def has_snapshot(self, snapshot: int) -> bool:
+        return self._table.snapshot_by_id(snapshot) is not None
+
+    def topic(self) -> str | None:
+        """Return the topic with which the table is kept in step, if there is one."""
+        prefix = f"{OWNED}{TOPIC_PIPELINE}"
+        topics = [name[len(prefix) :] for name in self._table.properties if name.startswith(prefix)]
+        return topics[0] if len(topics) == 1 else None
+
+    def data_files(self, snapshot: int | None = None) -> list[DataFile]:
+        """Return the data files, the current ones by default.
+
+        Raises ForeignTable if Spark cannot read them by column names.
+        """
+        if (reason := self.obstacle(snapshot)) is not None:
+            raise ForeignTable(f"table {self.name} {reason}")
+        return self._current_files(snapshot)
+
+    def _current_files(self, snapshot: int | None = None) -> list[DataFile]:
+        return [task.file for task in self._table.scan(snapshot_id=snapshot).plan_files()]
+
+    def obstacle(self, snapshot: int | None = None) -> str | None:
         """Return why Spark cannot read the files as they are: deleted rows, or renamed columns."""
         mapping = self._table.name_mapping()
         renamed = [] if mapping is None else _renamed(mapping.root, self._table.schema().fields)
         if renamed:
             return f"has the renamed column {renamed[0]}, which its files do not have"
-        if any(task.delete_files for task in self._table.scan().plan_files()):
+        if any(task.delete_files for task in self._table.scan(snapshot_id=snapshot).plan_files()):
             return "has rows deleted by another engine; rewrite its data files with that"
         return None
 

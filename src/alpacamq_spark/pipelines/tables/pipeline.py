@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
 
+    from .iceberg import TablePlace
     from .table import LakeTable, Place
     from .writer import Upsert
 
@@ -62,6 +63,13 @@ def table_place(settings: CatalogSettings | None, sink: TableSink, place: Callab
         assert sink.path is not None
         options = {key: _text(value) for key, value in sink.storage_options.items()}
         return DeltaPlace(name=place(sink.path), options=options)
+    return iceberg_place(settings, sink, place)
+
+
+def iceberg_place(
+    settings: CatalogSettings | None, sink: TableSink, place: Callable[[str], str]
+) -> "TablePlace":
+    """Return an Iceberg table and its catalog."""
     need_pyiceberg()
     from .iceberg import TablePlace
 
@@ -126,7 +134,7 @@ def run_into_table(
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
     layout = Layout(compression=sink.compression, sort_by=[parse_sort(each) for each in sink.sort_by])
-    _claim(run, place, columns.schema, sink, layout, partition_by or ())
+    claim_table(run, place, columns.schema, sink, layout, partition_by or ())
     write = BatchWriter(
         place=place,
         pipeline=run.name,
@@ -156,7 +164,7 @@ def run_into_table(
     return TableEnd(name=table.name, stream=end, data=data, section=section)
 
 
-def _claim(
+def claim_table(
     run: PipelineRun,
     place: "Place",
     schema: "StructType",

@@ -1,0 +1,154 @@
+"""Rows of an Iceberg table as records: of an archive, of a topic's table, or of a query over any table.
+
+A replay reads the snapshot that the table had when the replay was planned.
+"""
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from alpacamq_spark.pipelines.archive.pipeline import filtered
+from alpacamq_spark.pipelines.definition import Replay, TableSink
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+from alpacamq_spark.pipelines.run import PipelineRun
+from alpacamq_spark.pipelines.tables import topic_rows
+from alpacamq_spark.pipelines.tables.pipeline import iceberg_place
+from alpacamq_spark.pipelines.transform import RECORD, as_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from alpacamq_spark.pipelines.tables.iceberg import IcebergTable
+
+# The columns of an archive that make up a record.
+_ARCHIVED = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+_OFFSETS = ("_offset", "offset")
+_BATCH = "__batch"
+
+
+def _opened(definition: Replay, run: PipelineRun) -> "IcebergTable":
+    sink = TableSink(format="iceberg", table=definition.source.table)
+    return iceberg_place(definition.catalog, sink, run.place).open(run.name)
+
+
+def current_snapshot(definition: Replay, run: PipelineRun) -> int | None:
+    """Return the current snapshot of the table; None if it has never had rows."""
+    return _opened(definition, run).snapshot()
+
+
+def _read(definition: Replay, run: PipelineRun, snapshot: int | None) -> "tuple[IcebergTable, DataFrame]":
+    from alpacamq_spark.pipelines.tables.writer import read_files
+
+    table = _opened(definition, run)
+    if snapshot is not None and not table.has_snapshot(snapshot):
+        raise PipelineFailed(
+            f"table {table.name} no longer has the snapshot {snapshot}, which the replay began with: it has "
+            f"expired. To begin again with the rows that the table has now, delete {run.checkpoint.place}"
+        )
+    files = [] if snapshot is None else table.data_files(snapshot)
+    schema = table.schema()
+    spark = run.spark
+    return table, read_files(spark, schema, files) if files else spark.createDataFrame([], schema)
+
+
+def table_records(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+    """Return the records of an archive's or a topic's table that pass the steps. Raises InvalidPipeline."""
+    from pyspark.sql import functions as f
+
+    table, rows = _read(definition, run, snapshot)
+    rows = filtered(rows, definition.steps)
+    if set(_ARCHIVED) <= set(rows.columns):
+        found = rows.select(*_ARCHIVED)
+        source = definition.source
+        if source.topics:
+            found = found.where(f.col("topic").isin(*source.topics))
+        if source.pattern is not None:
+            found = found.where(f.col("topic").rlike(f"^(?:{source.pattern})$"))
+        return found
+    topic = table.topic()
+    if topic is None or not set(topic_rows.RECORD) <= set(rows.columns):
+        raise InvalidPipeline(
+            f"source.table: {table.name} is neither an archive nor the table of a topic; choose columns of "
+            "records with source.sql"
+        )
+    fields = [f.col(f"`{name}`") for name in rows.columns if name not in topic_rows.RECORD]
+    value: Column = f.col(topic_rows.VALUE)
+    if fields:
+        # A row of nulls is that of a record without a value.
+        has_value = reduce(or_, (field.isNotNull() for field in fields))
+        value = f.coalesce(value, f.when(has_value, f.to_json(f.struct(*fields)).cast("binary")))
+    return rows.select(
+        f.col(topic_rows.KEY).alias("key"),
+        value.alias("value"),
+        f.col(topic_rows.HEADERS).alias("headers"),
+        f.lit(topic).alias("topic"),
+        f.col(topic_rows.PARTITION).alias("partition"),
+        f.col(topic_rows.OFFSET).alias("offset"),
+        f.col(topic_rows.TIMESTAMP).alias("timestamp"),
+    )
+
+
+def _queried(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+    """Return the result of the query over the table. Raises InvalidPipeline."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    source = definition.source
+    assert source.table is not None
+    assert source.sql is not None
+    _, rows = _read(definition, run, snapshot)
+    rows.createOrReplaceTempView(f"`{source.table.rpartition('.')[2]}`")
+    try:
+        result = run.spark.sql(source.sql)
+        result.schema  # noqa: B018 - with Spark Connect, errors come when it is asked for
+    except (AnalysisException, ParseException) as error:
+        words = str(error).split("== SQL", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
+        raise InvalidPipeline(f"source.sql: {' '.join(words.split())}") from None
+    return result
+
+
+def _order(definition: Replay, result: "DataFrame") -> list[str]:
+    """Return the columns that order the records of a key."""
+    order = [*definition.source.order] or [name for name in _OFFSETS if name in result.columns][:1]
+    if not order:
+        raise InvalidPipeline(
+            "source.order: name the columns that order the records of a key, or select _offset in source.sql"
+        )
+    if missing := [name for name in order if name not in result.columns]:
+        raise InvalidPipeline(
+            f"source.order: the query has no column {missing[0]!r}, only {', '.join(result.columns)}"
+        )
+    return order
+
+
+def query_rows(definition: Replay, run: PipelineRun, snapshot: int | None) -> int:
+    """Return how many records a query has."""
+    result = _queried(definition, run, snapshot)
+    _records(result, _order(definition, result))
+    return int(result.count())
+
+
+def query_batch(
+    definition: Replay, run: PipelineRun, snapshot: int | None, batches: int, number: int
+) -> "DataFrame":
+    """Return the records of one batch of a query: those of a key are in the same batch and task, in order."""
+    from pyspark.sql import functions as f
+
+    result = _queried(definition, run, snapshot)
+    order = _order(definition, result)
+    key = next((name for name in ("key", "_key") if name in result.columns), None)
+    # Records without a key are in no order among each other.
+    spread = f.xxhash64(*(f.col(f"`{name}`") for name in order))
+    if key is not None:
+        column = f.col(f"`{key}`")
+        spread = f.when(column.isNull(), spread).otherwise(f.xxhash64(column))
+    rows = result.withColumn(_BATCH, spread).where(f.pmod(f.col(_BATCH), f.lit(batches)) == number)
+    rows = rows.repartition(_BATCH).sortWithinPartitions(*(f.col(f"`{name}`") for name in order))
+    return _records(rows.drop(_BATCH), order)
+
+
+def _records(rows: "DataFrame", order: list[str]) -> "DataFrame":
+    """Convert rows to the connector's columns."""
+    if "value" in rows.columns:
+        # They only order the records.
+        rows = rows.drop(*(name for name in order if name not in RECORD))
+    return as_records(rows, None)
