@@ -30,6 +30,7 @@ from alpacamq.cli.main import main
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import alter_topic, create_topic, delete_topic
 from alpacamq_spark.pipelines import Pipeline
+from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import PipelineFailed
 from alpacamq_spark.pipelines.run import Interruption, RunResult
 from tests.brokers import Broker
@@ -61,10 +62,10 @@ class Lake:
         self.name = name
         self.command = InProcess(workshop.broker.address, workshop.broker.http_address)
 
-    def pipeline(self, trigger: str = "available-now") -> Pipeline:
+    def pipeline(self, trigger: str = "available-now", more: str = "") -> Pipeline:
         registry = f"http://{self.workshop.broker.http_address}/schemas"
         text = TABLES.format(name=self.name, registry=registry, trigger=trigger)
-        return self.workshop.pipeline(text, "tables.toml")
+        return self.workshop.pipeline(text + more, "tables.toml")
 
     def run_once(self) -> RunResult:
         return self.workshop.run(self.pipeline())
@@ -244,6 +245,9 @@ def test_upserts_by_columns_of_the_value(lake: Lake, cluster: Cluster, topic: st
     lake.enable(topic, "--mode", "upsert", "--key-columns", "id")
     lake.run_once()
     assert [(row["id"], row["item"]) for row in lake.rows(named(topic))] == [(2, "jam"), (1, "cake")]
+    sql = f"SELECT id, item FROM `{topic}` ORDER BY id"  # noqa: S608
+    found = query_sink(lake.pipeline(), sql, spark=lake.workshop.spark)
+    assert found.data["rows"] == [{"id": 1, "item": "cake"}, {"id": 2, "item": "jam"}]
     send_bytes(broker, topic, [None])
     with pytest.raises(PipelineFailed, match=r"offset 3 has no id, which table.key needs"):
         lake.run_once()
@@ -284,43 +288,56 @@ def _made_again(cluster: Cluster, topic: str) -> bool:
     return True
 
 
-KILLS = 6
+KILLS = 4
+# For a process that is killed soon.
+QUICK = """
+[spark.settings]
+"spark.sql.shuffle.partitions" = 2
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""
+START_S = 600
 
 
 @pytest.mark.heavy
 def test_kills_and_restarts_of_the_runner_lose_and_double_nothing(
     lake: Lake, cluster: Cluster, topic: str
 ) -> None:
-    """With the real command, killed at any moment, with its JVM."""
+    """With the real command, killed in a batch or between two, with its JVM."""
     other, random = f"{topic}-latest", Random(11)
     for each in (topic, other):
         make_topic(cluster, each)
     lake.enable(topic)
     lake.enable(other, "--mode", "upsert")
-    lake.pipeline("100ms")
+    lake.pipeline("100ms", QUICK)
     file = str(lake.workshop.directory / "tables.toml")
     command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", lake.workshop.broker.address]
     command += ["pipeline", "tables", "run", file]
     sent, latest = 0, dict[str, str]()
-    for kill in range(KILLS):
+
+    def send_more() -> None:
+        nonlocal sent
+        records = [
+            Sent(value=f"{number}", key=f"k{number % 7}", partition=number % 7 % 2)
+            for number in range(sent, sent + 40)
+        ]
+        sent += 40
+        latest.update({each.key or "": each.value for each in records})
+        for each in (topic, other):
+            send(lake.workshop.broker, each, records)
+
+    for _ in range(KILLS):
         before = len(lake.rows(named(topic)))
+        send_more()
         runner = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            for _ in range(5):
-                records = [
-                    Sent(value=f"{number}", key=f"k{number % 7}", partition=number % 7 % 2)
-                    for number in range(sent, sent + 40)
-                ]
-                sent += 40
-                latest |= {each.key or "": each.value for each in records}
-                send(lake.workshop.broker, topic, records)
-                send(lake.workshop.broker, other, records)
-                if kill % 2:
-                    until(partial(lake.has_more, named(topic), before))
-                # Anywhere in a batch.
+            eventually(partial(lake.has_more, named(topic), before), within_s=START_S)
+            for _ in range(random.randrange(1, 5)):
+                send_more()
+                # The kill comes anywhere in the batches of these.
                 Event().wait(random.random() * 2)
+            assert runner.poll() is None
         finally:
             os.killpg(runner.pid, signal.SIGKILL)
             runner.wait()
@@ -328,8 +345,9 @@ def test_kills_and_restarts_of_the_runner_lose_and_double_nothing(
         lake.run_once()
     numbers = Counter(int(row["_value"]) for row in lake.rows(named(topic)))
     assert numbers == Counter(range(sent))
-    assert {row["_key"].decode(): row["_value"].decode() for row in lake.rows(named(other))} == latest
-    assert len(lake.rows(named(other))) == len(latest)
+    found = lake.rows(named(other))
+    assert {row["_key"].decode(): row["_value"].decode() for row in found} == latest
+    assert len(found) == len(latest)
 
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"

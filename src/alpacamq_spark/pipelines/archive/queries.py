@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.checkpoint import local_checkpoint
-from alpacamq_spark.pipelines.definition import Archive, Transform
+from alpacamq_spark.pipelines.definition import Archive, Tables, Transform
 from alpacamq_spark.pipelines.errors import InvalidPipeline, translate_spark_errors
 from alpacamq_spark.pipelines.run import Plain, Report, Section
 from alpacamq_spark.pipelines.sessions import session_for
+from alpacamq_spark.pipelines.sources import reach
 from alpacamq_spark.pipelines.storage import local_path
-from alpacamq_spark.pipelines.tables.pipeline import read_table, table_place
+from alpacamq_spark.pipelines.tables.pipeline import iceberg_place, read_table, table_place
+from alpacamq_spark.pipelines.tables.topic_settings import enabled_tables
 
 from .table import DATA, ArchiveTable
 
@@ -42,6 +44,8 @@ def _definer(pipeline: "Pipeline") -> "Callable[[SparkSession], None]":
         place = table_place(definition.catalog, definition.sink, pipeline.place)
         table = place.open(pipeline.name)
         return lambda spark: read_table(table, spark).createOrReplaceTempView(f"`{place.view}`")
+    if isinstance(definition, Tables):
+        return _topic_tables(pipeline, definition)
     if not isinstance(definition, Archive):
         raise InvalidPipeline(
             f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive or table"
@@ -51,6 +55,24 @@ def _definer(pipeline: "Pipeline") -> "Callable[[SparkSession], None]":
     if local_path(archive) is not None:
         ArchiveTable(archive, None).owner()
     return lambda spark: define_tables(ArchiveTable(archive, spark), spark)
+
+
+def _topic_tables(pipeline: "Pipeline", definition: Tables) -> "Callable[[SparkSession], None]":
+    """Return what defines the tables of all topics that have one, each by its name and its topic's."""
+    with reach(pipeline.broker, pipeline.access) as cluster:
+        enabled = enabled_tables(cluster, definition.namespace)
+    places = {each.topic: iceberg_place(definition.catalog, each.sink, pipeline.place) for each in enabled}
+    from alpacamq_spark.pipelines.tables.iceberg import table_exists
+
+    tables = {topic: place.open(pipeline.name) for topic, place in places.items() if table_exists(place)}
+
+    def define(spark: "SparkSession") -> None:
+        for topic, table in tables.items():
+            rows = read_table(table, spark)
+            for name in (topic, table.name.rpartition(".")[2]):
+                rows.createOrReplaceTempView(f"`{name}`")
+
+    return define
 
 
 def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:

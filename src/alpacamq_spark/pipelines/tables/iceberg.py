@@ -379,6 +379,13 @@ def open_table(place: TablePlace, pipeline: str) -> IcebergTable:
             raise PipelineFailed(f"the catalog {place.catalog!r} has no table {place.table}") from None
 
 
+def table_exists(place: TablePlace) -> bool:
+    """Return whether a catalog has a table. Raises InvalidPipeline without a usable catalog."""
+    catalog = open_catalog(place)
+    with translated(place.table):
+        return bool(catalog.table_exists(place.table))
+
+
 def table_types(place: TablePlace) -> "dict[str, DataType]":
     """Return the columns of a table; none if it does not exist yet."""
     catalog = open_catalog(place, create=True)

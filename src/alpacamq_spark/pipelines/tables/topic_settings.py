@@ -10,6 +10,7 @@ from alpacamq.client.kafka.offsets import extents
 from alpacamq.client.kafka.topics import Topic, list_topics, own_settings
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import check_setting
+from alpacamq_spark.pipelines.definition import TableSink
 
 ENABLE, NAME, MODE, KEY = SETTINGS = ("table.enable", "table.name", "table.mode", "table.key")
 # Names of topics' pipelines begin with this.
@@ -33,6 +34,10 @@ class TopicTable:
     def pipeline(self) -> str:
         """The name under which the table's progress is reported."""
         return f"{TOPIC_PIPELINE}{self.topic}"
+
+    @property
+    def sink(self) -> TableSink:
+        return TableSink(format="iceberg", table=self.table, mode=self.mode)
 
     @property
     def checkpoint(self) -> str:

@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import commit_offsets
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
-from alpacamq_spark.pipelines.definition import AVAILABLE_NOW, ONCE, Compact, Tables, TableSink
+from alpacamq_spark.pipelines.definition import AVAILABLE_NOW, ONCE, Compact, Tables
 from alpacamq_spark.pipelines.errors import ForeignTable, PipelineFailed, translate_spark_errors
 from alpacamq_spark.pipelines.evolution import through_new_schemas
 from alpacamq_spark.pipelines.malformed import with_malformed
@@ -318,12 +320,8 @@ class _Follower:
 
     def _into_table(self, run: PipelineRun) -> TableEnd:
         definition, table = self._definition, self.table
-        sink = TableSink(
-            format="iceberg",
-            table=table.table,
-            mode=table.mode,
-            compression=definition.compression,
-            keep_snapshots=definition.keep_snapshots,
+        sink = msgspec.structs.replace(
+            table.sink, compression=definition.compression, keep_snapshots=definition.keep_snapshots
         )
         place = iceberg_place(definition.catalog, sink, run.place)
         with self._runner.preparing:
