@@ -475,6 +475,19 @@ def test_upserts_replace_files_of_another_engine(workshop: Workshop, cluster: Cl
     assert read.data["rows"] == expected
 
 
+def test_upserts_of_a_table_for_appends_only_are_refused(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    pipeline = workshop.pipeline(UPSERT.format(topic=topic))
+    send_changes(workshop, topic, [Sent(value="{}", key="a")])
+    workshop.run(pipeline)
+    table(workshop, "latest").alter.set_table_properties({"delta.appendOnly": "true"})
+    send_changes(workshop, topic, [Sent(value="{}", key="a")])
+    with pytest.raises(PipelineFailed, match=r"delta\.appendOnly = true, so an upsert cannot replace rows"):
+        workshop.run(pipeline)
+
+
 def test_tables_with_rules_of_other_engines_are_refused(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:

@@ -79,7 +79,7 @@ _FEATURES = frozenset(
 )
 # Properties that need more than files, with the values that do not.
 _OFF = {"delta.columnMapping.mode": "none", "delta.enableChangeDataFeed": "false"}
-_CONSTRAINT = "delta.constraints."
+_CONSTRAINT, _APPEND_ONLY = "delta.constraints.", "delta.appendOnly"
 _COLUMN_RULES = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
 _KEEP_LOG, _KEEP_FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 # A driver that was overtaken must still find the commits of others.
@@ -281,6 +281,11 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
         *,
         is_merge: bool = False,
     ) -> None:
+        is_fixed = self._table.metadata().configuration.get(_APPEND_ONLY) == "true"
+        if is_fixed and remove and not is_merge:
+            raise ForeignTable(
+                f"table {self.name} has the property {_APPEND_ONLY} = true, so an upsert cannot replace rows"
+            )
         now_ms = time.time_ns() // 1_000_000
         added = [
             AddAction(
