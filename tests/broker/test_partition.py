@@ -17,12 +17,19 @@ from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import read_header
-from alpacamq.model.errors import DataInDoubt, FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopic
+from alpacamq.model.errors import (
+    DataInDoubt,
+    DiskFull,
+    FencedLeaderEpoch,
+    OutOfOrderSequence,
+    UnknownLeaderEpoch,
+    UnknownTopic,
+)
 from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.records import Record, write_batch
 from tests.log.logs import a_storage, open_log
 
-from .open_brokers import eventually
+from .open_brokers import BreakableDisk, eventually, running
 
 
 class CountingDisk(SystemDisk):
@@ -42,6 +49,11 @@ class CountingDisk(SystemDisk):
 
 def batch(value: bytes = b"v") -> bytearray:
     return write_batch([Record(0, 1000, b"k", value)])
+
+
+def numbered(sequence: int) -> bytearray:
+    """Return a batch of one record of an idempotent producer."""
+    return write_batch([Record(0, 1000, b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
 
 
 @pytest.fixture
@@ -113,6 +125,45 @@ async def test_a_failed_sync_does_not_affect_other_partitions(broker: Broker, di
         await append(one, batch())
     disk.failing = False
     assert (await append(other, batch())).base_offset == 0
+
+
+async def test_batches_behind_one_that_was_refused_have_its_error(tmp_path: Path) -> None:
+    """Out of order, a producer begins a new epoch: duplicates in other partitions are not recognised then."""
+    disk = BreakableDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        partition = await partition_of(broker)
+        await append(partition, numbered(0))
+        disk.full = True
+        for sequence in (1, 2, 3):
+            with pytest.raises(DiskFull):
+                await append(partition, numbered(sequence))
+        disk.full = False
+        await append(partition, batch())
+        with pytest.raises(DiskFull):
+            await append(partition, numbered(3))
+        for sequence in (1, 2, 3):
+            assert (await append(partition, numbered(sequence))).next_offset == sequence + 2
+        assert (await append(partition, numbered(2))).duplicate
+
+
+async def test_a_gap_long_after_a_refused_write_is_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = BreakableDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        partition = await partition_of(broker)
+        await append(partition, numbered(0))
+        disk.full = True
+        with pytest.raises(DiskFull):
+            await append(partition, numbered(1))
+        disk.full = False
+        monkeypatch.setattr("alpacamq.broker.partition.leader.REFUSED_RETRY_SECONDS", -1)
+        with pytest.raises(OutOfOrderSequence):
+            await append(partition, numbered(2))
+        # Nothing was written, so the disk may still be full.
+        assert isinstance(partition.refusal, DiskFull)
+        await append(partition, numbered(1))
+        assert partition.refusal is None
 
 
 async def test_flush_to_ignores_the_flush_settings_of_the_topic(broker: Broker, disk: CountingDisk) -> None:

@@ -23,6 +23,7 @@ from alpacamq.model.errors import (
     AlpacaError,
     FencedLeaderEpoch,
     NotLeader,
+    OutOfOrderSequence,
     StorageFailed,
     UnknownLeaderEpoch,
 )
@@ -47,6 +48,8 @@ log = get_logger(__name__)
 # background sync still runs, which promises nothing but bounds the scan of a recovery.
 NEVER_FLUSH_MS = 2**62
 BACKGROUND_FLUSH_MS = 60_000
+# Within this time producers send again what was refused, and what they had sent behind it.
+REFUSED_RETRY_SECONDS = 5.0
 _WRITTEN = bytearray()
 
 
@@ -179,6 +182,8 @@ class Partition:
         # The error of the last write and when that was, by the monotonic clock; None if it succeeded.
         self.refusal: AlpacaError | None = None
         self.refused_s = 0.0
+        # The same, until some seconds after writes succeed again.
+        self._last_refusal: AlpacaError | None = None
         # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
         # Messages that became visible while this broker did not lead: others have counted them.
@@ -564,7 +569,8 @@ class Partition:
             self.refused(error)
             fail(appends, error)
             return
-        self.refusal = None
+        if self._last_refusal is not None or isinstance(outcomes[-1], StorageFailed):
+            outcomes = self._behind_refused(outcomes)
         added_bytes = log.size_bytes - before_bytes
         self.written_bytes += added_bytes
         self.written_batches += len(appends)
@@ -584,6 +590,23 @@ class Partition:
         self._advance_high_watermark(log.end_offset, added_bytes)
         for append in appends:
             append.complete()
+
+    def _behind_refused(self, outcomes: list[Appended | AlpacaError]) -> list[Appended | AlpacaError]:
+        """Return results in which a batch that follows a refused one of its producer has the same error.
+
+        Such batches were on their way when the write failed. For OutOfOrderSequence some producers begin a
+        new epoch, in which batches of other partitions whose outcome they do not know are sent under new
+        sequences: they would be stored twice.
+        """
+        if isinstance(error := outcomes[-1], StorageFailed):
+            self.refused(error)
+        elif any(isinstance(each, Appended) and not each.duplicate for each in outcomes):
+            self.refusal = None
+        refused = self._last_refusal
+        if refused is None or monotonic() - self.refused_s > REFUSED_RETRY_SECONDS:
+            self._last_refusal = self.refusal
+            return outcomes
+        return [refused if isinstance(each, OutOfOrderSequence) else each for each in outcomes]
 
     def flush_later(self) -> None:
         """Flush as late as the topic allows."""
@@ -742,7 +765,8 @@ class Partition:
     def refused(self, error: AlpacaError) -> None:
         """Note that a write has failed."""
         is_first = self.refusal is None
-        self.refusal, self.refused_s = error.with_traceback(None), monotonic()
+        self.refusal = self._last_refusal = error.with_traceback(None)
+        self.refused_s = monotonic()
         if is_first:
             # Once, not for every retry of every producer.
             log.error("writes_refused", partition=str(self.identity), reason=str(error))
