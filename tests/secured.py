@@ -41,11 +41,11 @@ ALICE = "alice"
 T = TypeVar("T")
 
 
-class As(KafkaRequests):
+class As:
     """Serves the requests of a listener as those of a user."""
 
     def __init__(self, backend: Backend, name: str, latest: dict[str, Connection]) -> None:
-        super().__init__(backend)
+        self._requests = KafkaRequests(backend)
         self._name = name
         self._latest = latest
 
@@ -53,7 +53,13 @@ class As(KafkaRequests):
         self._latest[self._name] = connection
         if connection.caller.principal != user(self._name):
             connection.caller = Caller(user(self._name), connection.caller.host)
-        super().handle(connection, frame)
+        self._requests.handle(connection, frame)
+
+    def opened(self, connection: Connection) -> None:
+        self._requests.opened(connection)
+
+    def end_turn(self) -> None:
+        self._requests.end_turn()
 
 
 class SecuredBroker:
