@@ -68,7 +68,8 @@ def check(image: ClusterImage, resource: str, overrides: dict[str, str]) -> None
 def test_the_names_are_those_of_kafka_and_of_settings_that_kafka_lacks() -> None:
     assert BROKER_SETTINGS.keys() >= OF_KAFKA
     own = BROKER_SETTINGS.keys() - OF_KAFKA - OWN_SETTINGS.keys()
-    assert {name.partition(".")[0] for name in own} == {"confluent", "message", "queue", "schema", "trace"}
+    families = {"confluent", "message", "queue", "schema", "table", "trace"}
+    assert {name.partition(".")[0] for name in own} == families
     assert own <= SETTINGS.keys()
     assert len(set(BROKER_NAMES.values())) == len(BROKER_NAMES)
 

@@ -1,5 +1,6 @@
 """Generates traffic of every kind, so that every metric of the broker has a value."""
 
+import time
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import alpacamq
+from alpacamq.model.pipelines import PIPELINES_TOPIC
 
 TOPIC = "orders"
 GROUP = "readers"
@@ -67,6 +69,7 @@ class Traffic:
         self._over_sqs()
         self._over_registry()
         self._over_grpc()
+        self._of_a_pipeline()
 
     def _over_kafka(self) -> None:
         for number in range(20):
@@ -100,6 +103,14 @@ class Traffic:
         for ending, message in zip(("ack", "nack", "reject"), polled, strict=False):
             http.post(f"/messages/{ending}", json={"receipts": [message["receipt"]]}).raise_for_status()
         assert http.get("/topics/absent").status_code == 404
+
+    def _of_a_pipeline(self) -> None:
+        """Report progress as a data pipeline does."""
+        now_ms = time.time_ns() // 1_000_000
+        report = {"name": "archive", "kind": "archive", "state": "running", "lag": 3}
+        times = dict.fromkeys(("started", "updated", "batch_at"), now_ms)
+        message = {"key": "archive", "value": report | times}
+        self._http.post(f"/topics/{PIPELINES_TOPIC}/messages", json=message).raise_for_status()
 
     def _over_sqs(self) -> None:
         self._sqs.send_message(QueueUrl=self._url, MessageBody="job")

@@ -1,4 +1,4 @@
-"""Catalogs of Iceberg tables: PostgreSQL, by a real server; and what is said of those that cannot be used."""
+"""Catalogs of Iceberg tables: PostgreSQL, by a real server; and errors of those that cannot be used."""
 
 import os
 import shutil
@@ -6,7 +6,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -48,19 +50,21 @@ warehouse = "lake"
 
 
 @pytest.fixture
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """The address of a PostgreSQL server of this test, for SQLAlchemy."""
     driver = next((each for each in DRIVERS if find_spec(each)), None)
     if driver is None:
         pytest.skip(f"needs a driver for PostgreSQL: {', '.join(DRIVERS)}")
     if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
         pytest.skip("needs PostgreSQL's initdb and pg_ctl")
-    directory = tmp_path_factory.mktemp("postgresql")
+    # Not below pytest's own directories, which only their owner may enter: the server refuses to run as root.
+    with TemporaryDirectory(prefix="postgresql-") as directory:
+        yield from served(Path(directory), driver)
+
+
+def served(directory: Path, driver: str) -> Iterator[str]:
     user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if user:
-        # The server refuses to run as root; the directories above are root's own.
-        for each in (directory, *directory.parents[:2]):
-            each.chmod(0o755)
         shutil.chown(directory, "postgres")
     address, data = lasting_address(Random()), directory / "data"
     port = address.rpartition(":")[2]

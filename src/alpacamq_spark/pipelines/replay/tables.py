@@ -48,7 +48,7 @@ def _read(definition: Replay, run: PipelineRun, snapshot: int | None) -> "tuple[
     files = [] if snapshot is None else table.data_files(snapshot)
     schema = table.schema()
     spark = run.spark
-    return table, read_files(spark, schema, files) if files else spark.createDataFrame([], schema)
+    return table, read_files(spark, table, files) if files else spark.createDataFrame([], schema)
 
 
 def table_records(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
