@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.api.kafka.brokers import NO_LEADER, partition_view
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers.metadata import describe_topic_partitions, metadata
 from alpacamq.broker.access import ANONYMOUS_CALLER
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.error_codes import ErrorCode
@@ -53,6 +55,32 @@ async def test_lists_of_replicas_are_empty_and_never_null(backend: Backend) -> N
     page = await describe_topic_partitions(backend, DescribeTopicPartitionsRequest(), CALL)
     (partition,) = page.topics[0].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
+
+
+@pytest.mark.parametrize(("epoch", "told"), [(0, 0), (1, 0), (2, 1), (7, 6)])
+def test_no_client_forgets_an_epoch_or_skips_a_validation_without_a_leader(epoch: int, told: int) -> None:
+    """librdkafka has skipped records after a broker that the controller did not answer had told it -1.
+
+    It validates a position when the epoch becomes greater. Told -1, it does so twice in one epoch, and may
+    take records that arrive between the two for truncated.
+    """
+    state = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=epoch)
+    live = {1, 2, 3}
+    led = partition_view(state, own_id=1, is_led_here=True, live=live)
+    not_led = partition_view(state, own_id=1, is_led_here=False, live=live)
+    elsewhere = partition_view(state, own_id=2, is_led_here=False, live=live)
+    assert (led.leader, led.leader_epoch) == (elsewhere.leader, elsewhere.leader_epoch) == (1, epoch)
+    assert (not_led.leader, not_led.leader_epoch) == (NO_LEADER, told)
+    assert (not_led.replicas, not_led.isr) == ((1, 2, 3), (1, 2))
+
+
+async def test_a_leader_that_does_not_lead_yet_or_any_more_is_none_in_a_known_epoch(backend: Backend) -> None:
+    await backend.broker.topics.create("a", partitions=1)
+    (partition,) = backend.broker.topics.partitions_of("a")
+    backend.broker.replicas.set_not_led(partition)
+    (answer,) = (await ask(backend, "a")).topics[0].partitions
+    assert (answer.error_code, answer.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER)
+    assert answer.leader_epoch >= 0
 
 
 async def test_an_unknown_topic_is_named_with_its_error(backend: Backend) -> None:

@@ -111,12 +111,16 @@ def partition_view(
     """Return the partition as clients see it; `live` are the brokers that they can use.
 
     A leader that they cannot use is no leader for them, and neither is this broker while it opens the
-    partition.
+    partition, or while the controller does not answer it.
     """
-    if state is None or (state.leader == own_id and not is_led_here):
-        replicas = (own_id,) if state is None else state.replicas
-        isr = (own_id,) if state is None else state.isr
-        return PartitionView(NO_LEADER, -1, replicas, isr, ())
+    if state is None:
+        return PartitionView(NO_LEADER, -1, (own_id,), (own_id,), ())
+    if state.leader == own_id and not is_led_here:
+        # Not -1: clients would forget the epoch, and librdkafka would validate its position again when it
+        # learns the same epoch from another broker; records that arrive meanwhile may be skipped. Not this
+        # epoch either: who learns it without its leader does not validate once there is one. To clients
+        # that know this epoch or a later one, the epoch before says nothing new.
+        return PartitionView(NO_LEADER, max(state.leader_epoch - 1, 0), state.replicas, state.isr, ())
     is_led = state.leader is not None and state.leader in live
     return PartitionView(
         leader=state.leader if is_led and state.leader is not None else NO_LEADER,
