@@ -139,8 +139,9 @@ class Reader:
                     place = message.topic(), message.partition()
                     expected = self.position[place]
                     assert message.offset() == expected, f"{place}: a gap before {message.offset()}"
-                    assert unseal(message.value()) == expected, (
-                        f"{place}: the value differs from the one written"
+                    number = unseal(message.value())
+                    assert number == expected, (
+                        f"{place}: offset {expected} has the value of {number}, promised {promised[place]}"
                     )
                     self.position[place] = expected + 1
 
