@@ -19,9 +19,11 @@ from alpacamq.client.kafka.fetch import PartitionFetcher
 from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.version import is_compiled
 from tests.flows import Flow, TracedBroker
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.skipif(is_compiled(), reason="compiled functions cannot be traced")
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 TOPICS = ("produced", "fetched", "queued", "delayed", "streamed")
 # Vocabulary: every module uses these packages.
