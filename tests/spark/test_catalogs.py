@@ -5,10 +5,12 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Barrier
 
 import pytest
 
@@ -133,3 +135,17 @@ def test_settings_of_a_catalog_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(InvalidPipeline, match=words):
         pipeline_with(workshop, catalog)
+
+
+def test_a_new_catalog_may_be_loaded_by_several_at_once(tmp_path: Path) -> None:
+    for number in range(10):
+        properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/{number}.db", "warehouse": str(tmp_path)}
+        place = TablePlace(table="shop.events", catalog="default", properties=properties)
+        together = Barrier(4)
+
+        def load(place: TablePlace = place, together: Barrier = together) -> list[str]:
+            together.wait()
+            return [str(each) for each in open_catalog(place, create=True).list_namespaces()]
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [each.result() for each in [threads.submit(load) for _ in range(4)]] == [[]] * 4

@@ -21,7 +21,6 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
 
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -33,6 +32,7 @@ from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import PipelineFailed
 from alpacamq_spark.pipelines.run import Interruption, RunResult
+from alpacamq_spark.pipelines.tables.iceberg import TablePlace, open_catalog
 from tests.brokers import Broker
 from tests.cli.command import InProcess
 from tests.conftest import NewBroker
@@ -90,7 +90,8 @@ class Lake:
     def table(self, name: str) -> Table:
         warehouse = self.workshop.directory / "warehouse"
         properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": str(warehouse)}
-        return load_catalog("default", **properties).load_table(name)
+        place = TablePlace(table=name, catalog="default", properties=properties)
+        return open_catalog(place).load_table(name)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         if not (self.workshop.directory / "warehouse" / "catalog.db").exists():

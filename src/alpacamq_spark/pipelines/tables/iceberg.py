@@ -67,6 +67,7 @@ _NEW: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "20",
 }
 _RETRIES = "commit.retry.num-retries"
+_LOADS = 5
 _CONFLICTS = (CommitFailedException, CommitStateUnknownException)
 
 
@@ -404,12 +405,17 @@ def open_catalog(place: TablePlace, *, create: bool = False) -> Catalog:
     elif file is not None and not file.exists():
         raise InvalidPipeline(f"there is no catalog {file} yet; the first run of the pipeline creates it")
     properties = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", **place.properties}
-    try:
-        return load_catalog(place.catalog, **properties)
-    except Exception as error:
-        # Every kind of catalog has its own errors.
-        words = words_of(error)
-        raise InvalidPipeline(f"[catalog]: the catalog {place.catalog!r} cannot be used: {words}") from error
+    for attempt in range(_LOADS):
+        try:
+            return load_catalog(place.catalog, **properties)
+        except Exception as error:
+            # Every kind of catalog has its own errors. A new one in a database gets its tables when it is
+            # loaded, which fails if another process does the same at that time.
+            words = words_of(error)
+            if attempt == _LOADS - 1 or "already exists" not in words:
+                reason = f"[catalog]: the catalog {place.catalog!r} cannot be used: {words}"
+                raise InvalidPipeline(reason) from error
+    raise AssertionError
 
 
 def _create(
