@@ -5,6 +5,7 @@ sources, gives both the same load in turns and compares the CPU time of the brok
 """
 
 import argparse
+import compileall
 import subprocess
 import tempfile
 import zipfile
@@ -29,6 +30,9 @@ def main() -> None:
         room = Path(directory)
         with zipfile.ZipFile(parsed.wheel or built(room)) as wheel:
             wheel.extractall(room / "compiled" / "src")
+        for source in (REPOSITORY / "src", room / "compiled"):
+            # As installed: otherwise a start compiles the modules that are left.
+            compileall.compile_dir(source, quiet=1)
         versions = [
             AlpacaMQ(name="compiled", source=room / "compiled"),
             AlpacaMQ(source=REPOSITORY),
