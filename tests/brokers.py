@@ -5,14 +5,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import IO, Self
 
 import psutil
@@ -253,14 +251,3 @@ class Broker:
     @property
     def open_files(self) -> int:
         return int(psutil.Process(self.process.pid).num_fds())
-
-
-def lasting_address(random: Random) -> str:
-    """Return an address to keep across restarts, from a range that is not used for outgoing connections."""
-    while True:
-        port = random.randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return f"127.0.0.1:{port}"

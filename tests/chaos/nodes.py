@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from alpacamq.log.data_directory import RUNNING
 from tests.certificates import Authority
-from tests.integration.nodes import GRPC_ON_ANY_PORT, REGISTRY_ON_ANY_PORT, Node, free_ports
+from tests.integration.nodes import GRPC_ON_ANY_PORT, REGISTRY_ON_ANY_PORT, Node
+from tests.ports import free_ports
 from tests.powercut.disk import MountOptions, PowerCutDisk
 from tests.waiting import eventually
 

@@ -10,8 +10,8 @@ from alpacamq.cli.main import main as alpacactl
 from tests import tokens
 from tests.broker_cluster import make_broker
 from tests.brokers import Broker
-from tests.integration.nodes import free_ports
 from tests.kafka_tools import JARS
+from tests.ports import free_ports
 
 USER, PASSWORD = "alice", "se:cret"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

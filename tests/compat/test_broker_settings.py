@@ -1,13 +1,13 @@
 """Changing broker settings at run time: topics without an override follow them."""
 
 from collections.abc import Iterator, Mapping
-from random import Random
 
 import pytest
 
 from tests.broker_cluster import make_broker
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.kafka_tools import kafka_configs, require_kafka
+from tests.ports import lasting_address
 
 from .client import Record, Refused
 from .confluent import Confluent
@@ -25,7 +25,7 @@ BrokerAdmin = Confluent | KafkaPython
 def broker(node_count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests only: its settings would change other tests."""
     data_dir = tmp_path_factory.mktemp("settings") / "data"
-    broker = make_broker(data_dir, node_count, config=CONFIG, kafka=lasting_address(Random()))
+    broker = make_broker(data_dir, node_count, config=CONFIG, kafka=lasting_address())
     try:
         yield broker.start()
     finally:

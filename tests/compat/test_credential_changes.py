@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol, Self
 
 import boto3
@@ -24,8 +23,9 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.certificates import Authority, client_context, tls_section
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from . import round_trips
@@ -51,7 +51,7 @@ class Secured:
         config = tls_section(self.authority, self.authority.server())
         config += "".join(f"[{api}]\ntls = true\n" for api in ("kafka", "http", "sqs"))
         config += "\n".join(["[security]", "authentication = true", f"users_file = '{users}'", *security])
-        self.broker = Broker(directory / "data", config=config, kafka=lasting_address(Random()))
+        self.broker = Broker(directory / "data", config=config, kafka=lasting_address())
 
     def __enter__(self) -> Self:
         self.broker.start()

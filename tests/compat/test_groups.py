@@ -1,12 +1,12 @@
 """Consumers of all clients in groups: assignment, membership changes, and committed offsets."""
 
 from collections.abc import Callable, Iterator
-from random import Random
 
 import pytest
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 
 from . import kcat
 from .client import Record
@@ -153,7 +153,7 @@ def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
 def test_members_continue_at_their_offsets_after_a_restart_of_the_broker(
     new_broker: NewBroker, topic: str, kill: bool, style: Style
 ) -> None:
-    broker = new_broker(kafka=lasting_address(Random()))
+    broker = new_broker(kafka=lasting_address())
     broker.start()
     client = Confluent(broker.address)
     client.create_topic(topic, partitions=PARTITIONS)

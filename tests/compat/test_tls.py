@@ -25,7 +25,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from tests import tokens
 from tests.brokers import ANY_PORT, Broker
 from tests.certificates import Authority, Pair, client_context, tls_section
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 from tests.waiting import eventually
 
 from . import round_trips

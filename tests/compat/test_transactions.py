@@ -14,8 +14,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import AbortTransactionSpec
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .client import DEADLINE_S, Record
@@ -385,7 +386,7 @@ def test_an_abandoned_transaction_is_aborted_in_time(
 def test_a_transaction_continues_after_a_restart_of_the_broker(
     new_broker: NewBroker, topic: str, kill: bool
 ) -> None:
-    broker = new_broker(kafka=lasting_address(Random()))
+    broker = new_broker(kafka=lasting_address())
     broker.start()
     client = Confluent(broker.address)
     client.create_topic(topic, partitions=PARTITIONS)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.brokers import ANY_PORT
 from tests.conftest import NewBroker
-from tests.integration.nodes import Node, free_ports
+from tests.integration.nodes import Node
+from tests.ports import free_ports
 from tests.waiting import eventually
 
 PATIENCE_S = 60

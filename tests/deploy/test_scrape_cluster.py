@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.certificates import Authority, tls_section
 from tests.chaos.nodes import FILLER
-from tests.integration.nodes import Node, Nodes, free_ports
+from tests.integration.nodes import Node, Nodes
+from tests.ports import free_ports
 from tests.powercut.disk import MountOptions, PowerCutDisk, missing_for_cuts
 from tests.waiting import eventually
 

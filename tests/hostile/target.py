@@ -30,7 +30,7 @@ from tests.api.kafka.logins import PLAIN, log_in
 from tests.api.kafka.wire import Wire
 from tests.brokers import KEPT, Broker
 from tests.certificates import Authority
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 from tests.waiting import eventually
 
 MIB = 1 << 20

@@ -1,13 +1,12 @@
 """A cluster of real processes on this machine."""
 
 import json
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from random import SystemRandom
 from typing import Any
 
+from tests.ports import free_ports
 from tests.waiting import eventually
 
 from .processes import Program
@@ -18,22 +17,6 @@ START_S = 60.0
 # Earlier versions have no schema registry, or no gRPC API.
 REGISTRY_ON_ANY_PORT = ("--registry", "127.0.0.1:0")
 GRPC_ON_ANY_PORT = ("--grpc", "127.0.0.1:0")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports; other programs may take them before the test does.
-
-    Not from the range of outgoing connections: one of these would take the port of a node that is down.
-    """
-    with ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < count:
-            port = SystemRandom().randrange(12_000, 32_000)
-            probe = stack.enter_context(socket.socket())
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                ports.append(port)
-        return ports
 
 
 class Node(Program):

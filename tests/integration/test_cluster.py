@@ -7,9 +7,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.ports import free_ports
 from tests.waiting import eventually
 
-from .nodes import Node, Nodes, free_ports, running_nodes
+from .nodes import Node, Nodes, running_nodes
 
 PARTITIONS = 3
 

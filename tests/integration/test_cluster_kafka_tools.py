@@ -16,9 +16,10 @@ from tests.kafka_tools import (
     kafka_reassign_partitions,
     require_kafka_tools,
 )
+from tests.ports import free_ports
 from tests.waiting import eventually
 
-from .nodes import Node, Nodes, free_ports, running_nodes
+from .nodes import Node, Nodes, running_nodes
 from .test_cluster import Load, create, read_all
 from .test_cluster_operations import commands_for, nodes_of
 

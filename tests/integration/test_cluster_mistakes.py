@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.waiting import eventually
 
-from .nodes import Node, Nodes, free_ports, running_nodes
+from .nodes import Node, Nodes, running_nodes
 from .test_cluster import create
 
 ENDS_S = 60

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.compat.confluent import Confluent
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .traffic import Place, Reader, Writer, ends
@@ -96,7 +97,7 @@ def kill_again_and_again(new_broker: NewBroker, *, kills: int, seed: int) -> Non
     """Kill the broker repeatedly under one producer; after each kill, check every acknowledged record."""
     dice = random.Random(seed)
     # Not derived from the seed: two tests with one seed would take the port from each other between kills.
-    broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address()).start()
     places: list[Place] = []
     for name, settings in DURABILITY.items():
         # Small segments expose rolls, index files and snapshots to the kills as well.

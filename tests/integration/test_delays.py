@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from alpacamq.model.headers import DELIVER_AT
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.compat.confluent import Confluent
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 DAY_MS = 86_400_000
@@ -186,7 +187,7 @@ def test_many_kills_neither_lose_nor_duplicate_delayed_records(new_broker: NewBr
 def kill_again_and_again(new_broker: NewBroker, *, kills: int, records: int) -> None:
     """Kill the broker while records fall due; in the end each is there once, in order of due time."""
     dice = random.Random(7)
-    broker: Broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
+    broker: Broker = new_broker(kafka=lasting_address()).start()
     # Never synced: deliveries are not known to be on disk, and are repeated after every kill.
     settings = {**DELAYS, "flush.ms": str(2**63 - 1)}
     Confluent(broker.address).create_topic("t", settings=settings)

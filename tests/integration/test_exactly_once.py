@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import lasting_address
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 
 from .pipeline import Application, Pipeline
 
@@ -45,7 +45,7 @@ def copy_with_kills(
     """Copy a topic in transactions while applications and broker are killed at random."""
     print(f"seed {seed}")
     dice = random.Random(seed)
-    broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address()).start()
     pipeline = Pipeline(broker, directory, members, dice)
     done: Counter[str] = Counter()
     try:

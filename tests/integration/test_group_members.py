@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.compat.confluent import Confluent
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .group_member import SESSION_MS, Kind
@@ -75,7 +76,7 @@ class Workload:
 
 @pytest.fixture
 def workload(new_broker: NewBroker, tmp_path: Path) -> Iterator[Workload]:
-    broker = new_broker(kafka=lasting_address(random.SystemRandom()), config=SHORT_SESSIONS).start()
+    broker = new_broker(kafka=lasting_address(), config=SHORT_SESSIONS).start()
     workload = Workload(broker, tmp_path)
     yield workload
     workload.end()

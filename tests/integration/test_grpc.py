@@ -1,5 +1,6 @@
 """Streams of the gRPC API when something dies, in a cluster, over TLS, and when a broker stops."""
 
+from tests.ports import lasting_address
 import asyncio
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from grpclib.health.v1 import health_pb2
 
 from alpacamq.v1 import cluster_pb2
 from tests.api.grpc.client import TIMEOUT_S, Client, connected, publish
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.certificates import Authority, Pair, client_context, tls_section
 from tests.waiting import eventually
 
@@ -44,7 +45,7 @@ asyncio.run(main())
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     random = Random()
-    broker = Broker(tmp_path / "data", grpc=lasting_address(random), http=lasting_address(random))
+    broker = Broker(tmp_path / "data", grpc=lasting_address(), http=lasting_address())
     try:
         yield broker.start()
     finally:

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from alpacamq.node.processes import PORT_STEP
+from tests.ports import free_ports
 from tests.service_manager import Manager
 from tests.waiting import eventually
 
-from .nodes import free_ports
 from .processes import Program
 
 COUNT = 3
@@ -27,7 +27,8 @@ class Machine(Program):
     """The command, and what it prints."""
 
     def __init__(self, root: Path) -> None:
-        ports = self._ports()
+        # Those of the other processes, counted from these, are probably free as well.
+        ports = free_ports(len(LISTENERS))
         self.http = [f"127.0.0.1:{ports[1] + PORT_STEP * number}" for number in range(COUNT)]
         options = [f"{listener}=127.0.0.1:{port}" for listener, port in zip(LISTENERS, ports, strict=True)]
         super().__init__(
@@ -35,12 +36,6 @@ class Machine(Program):
             *("serve", "--processes", str(COUNT), "--data-dir", str(root / "data"), *options),
             log=root / "machine.log",
         )
-
-    @staticmethod
-    def _ports() -> list[int]:
-        """Return the ports of the first process. Those of the others are probably free as well."""
-        (base,) = free_ports(1)
-        return [base + number for number in range(len(LISTENERS))]
 
     def printed(self, pattern: str) -> list[str]:
         return re.findall(pattern, self.log.read_text(), re.MULTILINE)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .processes import Program
@@ -151,8 +152,7 @@ def check(history: DeliveryHistory, letters: dict[str, dict[str, str]], publishe
 
 def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: float) -> None:
     dice = random.Random(seed)
-    ports = random.SystemRandom()
-    addresses = {name: lasting_address(ports) for name in ("kafka", "http", "sqs")}
+    addresses = {name: lasting_address() for name in ("kafka", "http", "sqs")}
     broker: Broker = new_broker(**addresses).start()
     api = HttpConnection(broker.http_address)
     api.ask("POST", "/topics", {"name": TOPIC, "partitions": PARTITIONS, "settings": SETTINGS})

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from alpacamq.model.topics import SCHEMAS_TOPIC
-from tests.brokers import lasting_address
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .nodes import running_nodes
@@ -124,7 +124,7 @@ def check(address: str, acknowledged: dict[str, int]) -> None:
 
 def kill_again_and_again(new_broker: NewBroker, *, kills: int, seed: int) -> None:
     dice = random.Random(seed)
-    broker = new_broker(http=lasting_address(random.SystemRandom())).start()
+    broker = new_broker(http=lasting_address()).start()
     registrants = Registrants([broker.http_address])
     try:
         for number in range(kills):

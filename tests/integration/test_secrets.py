@@ -8,7 +8,6 @@ from contextlib import suppress
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
-from random import Random
 
 import boto3
 import httpx
@@ -20,7 +19,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from alpacamq.telemetry import Format, Level
 from alpacamq.telemetry.logs import configure, get_logger
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 PASSWORD, WRONG = "planted-password-of-admin", "planted-wrong-password"
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("secrets")
     users = written(directory / "users", f"admin:{PASSWORD}\n")
     secret = written(directory / "secret", CLUSTER_SECRET)
-    node = lasting_address(Random(str(directory)))
+    node = lasting_address()
     config = f"""
 [cluster]
 nodes = ["1@{node}"]

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from alpacamq.log.data_directory import RUNNING
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.integration.processes import Program
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .checker import Anomaly, Kind, check
@@ -52,7 +53,7 @@ class Rig:
         self.history = History()
         self.events = directory / "history"
         self.events.mkdir()
-        addresses = [lasting_address(self.dice) for _ in range(3)]
+        addresses = [lasting_address() for _ in range(3)]
         self.broker = Broker(
             disk.path / "data",
             config=plan.broker_config,

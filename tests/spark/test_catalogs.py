@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from threading import Barrier
 
 import pytest
+
+from tests.ports import lasting_address
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
 
@@ -23,7 +24,6 @@ from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.tables.iceberg import TablePlace, open_catalog
-from tests.brokers import lasting_address
 
 from .pipeline_files import Workshop, send
 from .table_process import steps
@@ -68,7 +68,7 @@ def served(directory: Path, driver: str) -> Iterator[str]:
     user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if user:
         shutil.chown(directory, "postgres")
-    address, data = lasting_address(Random()), directory / "data"
+    address, data = lasting_address(), directory / "data"
     port = address.rpartition(":")[2]
     options = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1"
     pg_ctl = [*user, "pg_ctl", "-D", str(data), "-w", "-l", str(directory / "log")]

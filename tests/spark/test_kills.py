@@ -19,8 +19,9 @@ from pyspark.sql.streaming import StreamingQuery
 from alpacamq.client.connect import parse_addresses
 from alpacamq.client.kafka.cluster import Cluster
 from tests.broker_cluster import BrokerCluster
-from tests.brokers import Broker, Output, lasting_address
+from tests.brokers import Broker, Output
 from tests.conftest import NewBroker
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .driving import HAS_ADMISSION_CONTROL
@@ -113,7 +114,7 @@ class Traffic:
 
 @pytest.fixture
 def broker(new_broker: NewBroker) -> Broker:
-    broker = new_broker(kafka=lasting_address(Random()))
+    broker = new_broker(kafka=lasting_address())
     broker.start()
     make_topics(broker)
     return broker

@@ -22,8 +22,9 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines import load
 from alpacamq_spark.pipelines.run import BatchDone
 from alpacamq_spark.session import find_java
-from tests.brokers import Output, lasting_address
+from tests.brokers import Output
 from tests.cli.command import Command
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 from .pipeline_files import EXAMPLES, Workshop, send
@@ -271,7 +272,7 @@ def test_a_pipeline_runs_on_spark_connect(workshop: Workshop, cluster: Cluster, 
     make_topic(cluster, topic)
     make_topic(cluster, f"{topic}-again")
     send(workshop.broker, topic, numbered(0, 20))
-    server = lasting_address(Random())
+    server = lasting_address()
     host, port = server.split(":")
     serve = [
         str(BIN / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
@@ -319,7 +320,7 @@ def test_the_quick_start_leads_from_nothing_to_an_answer(tmp_path: Path) -> None
     install, serve, *rest = commands
     assert install.startswith("pip install '.[spark]'")
     (tmp_path / "archive.toml").write_text(pipeline)
-    address = lasting_address(Random())
+    address = lasting_address()
     own = environment(
         ALPACACTL_BROKER=address,
         ALPACAMQ_KAFKA_LISTEN=address,

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
+from tests.ports import lasting_address
+
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
 pytest.importorskip("deltalake", reason="needs the extra `delta`")
 
@@ -23,7 +25,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from alpacamq.client.kafka.cluster import Cluster
-from tests.brokers import Broker, Output, lasting_address
+from tests.brokers import Broker, Output
 from tests.conftest import NewBroker
 
 from .pipeline_files import Sent, send
@@ -235,7 +237,7 @@ def test_random_kills_of_drivers_workers_and_broker_lose_and_duplicate_nothing(
     seed = random.randrange(2**32)
     random.seed(seed)
     print(f"seed {seed}")
-    broker = new_broker(kafka=lasting_address(random))
+    broker = new_broker(kafka=lasting_address())
     broker.start()
     make_topics(broker)
     write_pipelines(form, tmp_path, TOPIC, "local-cluster[1,1,600]", max(2000, ROWS // 30), trigger="100ms")

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
+from tests.ports import lasting_address
 
 from .browsing import Tab
 
@@ -118,7 +118,7 @@ def test_a_hidden_tab_does_not_poll(tab: Tab) -> None:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path / "data", http=lasting_address(Random()))
+    broker = Broker(tmp_path / "data", http=lasting_address())
     try:
         yield broker.start()
     finally:

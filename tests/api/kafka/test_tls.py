@@ -22,7 +22,7 @@ from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from alpacamq.protocol.messages.sasl import SaslHandshakeRequest
 from tests.brokers import KEPT, Broker
 from tests.certificates import Authority, client_context, tls_section
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 from tests.stored import split
 from tests.waiting import eventually
 

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.brokers import Broker, lasting_address
+from tests.brokers import Broker
 from tests.conftest import NewBroker
 from tests.integration.disks import tmpfs
+from tests.ports import lasting_address
 from tests.waiting import eventually
 
 # Loaded by the broker's own interpreter: its disk does not list the topic `slow` before a file is there.
@@ -61,8 +61,7 @@ def failing(answer: httpx.Response) -> dict[str, str]:
 def recovering(new_broker: NewBroker, tmp_path: Path) -> tuple[Broker, Path]:
     """A broker that is in the middle of its recovery until the file is made."""
     release = tmp_path / "release"
-    random = Random()
-    broker = new_broker(http=lasting_address(random), sqs=lasting_address(random)).start()
+    broker = new_broker(http=lasting_address(), sqs=lasting_address()).start()
     made = httpx.post(f"http://{broker.http_address}/topics", json={"name": "slow", "partitions": 2})
     made.raise_for_status()
     broker.stop()

@@ -34,7 +34,7 @@ from alpacamq.model.ports import Clock
 from alpacamq.model.topics import Topic
 from alpacamq.node.cluster import ClusterConfig, NodeListener
 from alpacamq.telemetry.metrics import Metrics
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 
 SOON_SECONDS = 30
 HEARTBEAT_MS = 300

@@ -20,9 +20,9 @@ from alpacamq.client.aio.reader import Reader
 from alpacamq.client.aio.transactions import TransactionalProducer
 from alpacamq.client.connect import parse_address, parse_addresses
 from alpacamq.model.ids import TopicName, TopicPartition
-from tests.brokers import lasting_address
 from tests.conftest import NewBroker
 from tests.integration.nodes import running_nodes
+from tests.ports import lasting_address
 from tests.waiting import soon
 
 TOPIC = "orders"
@@ -105,7 +105,7 @@ def tasks() -> set["asyncio.Task[object]"]:
 async def survive_kills(new_broker: NewBroker, kills: int, seed: int) -> None:
     print(f"seed {seed}")
     dice = Random(seed)
-    broker = new_broker(kafka=lasting_address(SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address()).start()
     before = tasks()
     traffic = Traffic(lambda: Cluster([parse_address(broker.address)]))
     async with traffic.running():
@@ -133,7 +133,7 @@ async def test_twenty_kills(new_broker: NewBroker, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_group_that_commits_gets_each_record_once_over_a_kill(new_broker: NewBroker) -> None:
-    broker = new_broker(kafka=lasting_address(SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address()).start()
     seen: Counter[int] = Counter()
     async with asyncio.timeout(DEADLINE_S), Cluster([parse_address(broker.address)]) as cluster:
         async with Producer(cluster, PATIENT) as producer:
@@ -155,7 +155,7 @@ async def test_a_group_that_commits_gets_each_record_once_over_a_kill(new_broker
 
 
 async def test_transactions_over_kills_are_seen_whole_or_not_at_all(new_broker: NewBroker) -> None:
-    broker = new_broker(kafka=lasting_address(SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address()).start()
     async with asyncio.timeout(DEADLINE_S), Cluster([parse_address(broker.address)]) as cluster:
         async with TransactionalProducer(cluster, "tx", settings=PATIENT) as producer:
             for number in range(30):

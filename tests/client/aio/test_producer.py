@@ -24,7 +24,7 @@ from alpacamq.model.batch import Codec
 from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Header
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 
 
 async def read(cluster: Cluster, topic: str) -> list[ConsumedRecord]:

@@ -20,7 +20,7 @@ from alpacamq.client.aio.queue import Job
 from alpacamq.client.worker.app import exposition
 from alpacamq.client.worker.command import NoApplication, load
 from alpacamq.client.worker.task import TaskMetrics
-from tests.integration.nodes import free_ports
+from tests.ports import free_ports
 from tests.waiting import eventually, soon
 
 
