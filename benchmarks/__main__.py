@@ -5,10 +5,12 @@ import importlib
 import inspect
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 from types import FrameType
 
-from . import machine, page, report
+from . import compiled, machine, page, report, servers
 from .report import Report
 from .session import ROOM, Session, session
 
@@ -67,6 +69,11 @@ def main() -> int:
         action="store_true",
         help="less work, one sample each, no peer; a smoke test that writes no results",
     )
+    parser.add_argument(
+        "--wheel",
+        type=Path,
+        help="measure this wheel of `make compiled` instead of the sources; results go to NAME_compiled",
+    )
     parsed = parser.parse_args()
     if unknown := set(parsed.names) - set(BENCHMARKS):
         parser.error(
@@ -76,21 +83,29 @@ def main() -> int:
     # Taken before measuring: later the benchmarks themselves are the load.
     load_average = machine.load_average()
     print(f"load average {load_average}, values are medians; a fully used core is 100 %", flush=True)
-    with session(is_quick=parsed.quick) as opened:
-        try:
-            for name in parsed.names or BENCHMARKS:
-                _ask(name, opened, load_average)
-        finally:
-            if not parsed.quick:
-                page.update()
+    with tempfile.TemporaryDirectory(dir=ROOM) as unpacked:
+        if parsed.wheel:
+            compiled.unpack(parsed.wheel, Path(unpacked))
+            servers.measured_source = Path(unpacked)
+        _measure(parsed, load_average)
     return 0
 
 
-def _ask(name: str, opened: Session, load_average: float) -> None:
+def _measure(parsed: argparse.Namespace, load_average: float) -> None:
+    with session(is_quick=parsed.quick) as opened:
+        try:
+            for name in parsed.names or BENCHMARKS:
+                _ask(name, opened, load_average, f"{name}_compiled" if parsed.wheel else name)
+        finally:
+            if not parsed.quick:
+                page.update()
+
+
+def _ask(name: str, opened: Session, load_average: float, results_name: str) -> None:
     began_at = time.monotonic()
     module = importlib.import_module(f"{__package__}.{name}")
     question = inspect.cleandoc(module.__doc__ or "").splitlines()[0]
-    collected = Report(name, question)
+    collected = Report(results_name, question)
     opened.note_unavailable(collected)
     module.run(opened, collected)
     results = collected.results(machine.machine(ROOM), machine.commit(), opened.client_versions, load_average)

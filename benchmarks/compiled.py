@@ -28,11 +28,8 @@ def main() -> None:
     collected = Report("compiled", (__doc__ or "").splitlines()[0])
     with tempfile.TemporaryDirectory(dir=ROOM) as directory:
         room = Path(directory)
-        with zipfile.ZipFile(parsed.wheel or built(room)) as wheel:
-            wheel.extractall(room / "compiled" / "src")
-        for source in (REPOSITORY / "src", room / "compiled"):
-            # As installed: otherwise a start compiles the modules that are left.
-            compileall.compile_dir(source, quiet=1)
+        unpack(parsed.wheel or built(room), room / "compiled")
+        compileall.compile_dir(REPOSITORY / "src", quiet=1)
         versions = [
             AlpacaMQ(name="compiled", source=room / "compiled"),
             AlpacaMQ(source=REPOSITORY),
@@ -43,6 +40,13 @@ def main() -> None:
     )
     print(report.table(results))
     report.write(results, page.RESULTS)
+
+
+def unpack(wheel: Path, directory: Path) -> None:
+    """Make `directory` a source as installed: without bytecode a start would compile the other modules."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(directory / "src")
+    compileall.compile_dir(directory, quiet=1)
 
 
 def built(directory: Path) -> Path:

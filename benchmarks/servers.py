@@ -25,6 +25,8 @@ START_S = 120.0
 STOP_S = 60.0
 _LISTENER = re.compile(rb"^  (\w+)\s+(\S+:\d+)$")
 _READY = b"Try:"
+# The broker that is measured is in its `src`; `python -m benchmarks --wheel` sets another directory.
+measured_source = REPOSITORY
 
 
 class Server:
@@ -119,12 +121,12 @@ class AlpacaMQ:
         self,
         name: str = OURS,
         settings: Mapping[str, str] | None = None,
-        source: Path = REPOSITORY,
+        source: Path | None = None,
         packages: Path | None = None,
     ) -> None:
         """`packages` is a directory of packages that it needs besides those of this environment."""
         self.name = name
-        self._source = source / "src"
+        self._source = (source or measured_source) / "src"
         # By names of environment variables.
         path = [self._source] if packages is None else [self._source, packages]
         self._settings = {**(settings or {}), "PYTHONPATH": os.pathsep.join(map(str, path))}
