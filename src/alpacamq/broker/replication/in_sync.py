@@ -56,6 +56,7 @@ class IsrProposals:
         self._wake = asyncio.Event()
         self._is_tick_due = asyncio.Event()
         self._in_doubt: dict[Partition, None] = {}
+        self._has_doubt = asyncio.Event()
         # The last refusal of each partition that was logged, and when.
         self._refused: dict[Partition, tuple[str, int]] = {}
 
@@ -107,7 +108,9 @@ class IsrProposals:
     async def _retry(self) -> None:
         """Repeat proposals whose outcome is unknown, and those that were rejected."""
         while True:
+            await self._has_doubt.wait()
             await asyncio.sleep(RETRY_MS / 1000)
+            self._has_doubt.clear()
             due, self._in_doubt = self._in_doubt, {}
             for partition in due:
                 partition.tick(self._now_ms())
@@ -175,6 +178,7 @@ class IsrProposals:
             self._report(partition, failure, now_ms)
         if is_led:
             self._in_doubt[partition] = None
+            self._has_doubt.set()
 
     def _report(self, partition: Partition, failure: Failure, now_ms: int) -> None:
         """Log a refusal when it is new, and then from time to time: it is repeated several times a second."""
