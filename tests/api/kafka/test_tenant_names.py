@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from alpacamq.api.kafka import turns
 from alpacamq.api.kafka.connection import Connection
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.kafka.rights import BY_ID
@@ -98,6 +99,8 @@ class Recorder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = ExecutedLines()
+        # No request pauses because the machine is busy.
+        monkeypatch.setattr(turns, "SLICE_SECONDS", 3600.0)
         handle = KafkaRequests.handle
 
         def recorded(requests: KafkaRequests, connection: Connection, frame: memoryview) -> None:
