@@ -307,7 +307,7 @@ def test_pages_fit_their_window(
     }
     api.post("/acls", json={"principal": f"User:{name}", "host": "10.11.12.13", "permission": "deny"} | rule)
     api.post(
-        "/keys", json={"owner": name, "description": f"the key of {name}", "scopes": ["describe_configs"]}
+        "/keys", json={"owner": name, "description": f"the key of {name}", "scopes": ["describe-configs"]}
     )
     api.patch("/quotas", json={"user": name, "client_id": name, "values": {"producer_byte_rate": 1048576}})
     api.post("/admin/tenants", json={"id": "a-tenant-with-the-longest-of-ids"}).raise_for_status()

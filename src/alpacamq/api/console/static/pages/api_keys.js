@@ -10,7 +10,7 @@ const EVERY_MS = 10_000;
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 // Operations that a key can be limited to.
-const SCOPES = ["read", "write", "create", "delete", "alter", "describe", "alter_configs", "describe_configs", "idempotent_write", "cluster_action", "two_phase_commit", "create_tokens", "describe_tokens"];
+const SCOPES = ["read", "write", "create", "delete", "alter", "describe", "alter-configs", "describe-configs", "idempotent-write", "cluster-action", "two-phase-commit", "create-tokens", "describe-tokens"];
 
 export function apiKeys(view, _, query) {
   let found = null;
