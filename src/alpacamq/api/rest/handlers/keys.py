@@ -15,9 +15,7 @@ from alpacamq.security.api_keys import MAX_DESCRIPTION_LENGTH, ApiKey
 from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
 from alpacamq.wire.keys import CreatedKey, KeyDescription, KeyList
 
-_SCOPES = {
-    name_of(each): each for each in Operation if any(each in known for known in OPERATIONS.values())
-}
+_SCOPES = {name_of(each): each for each in Operation if any(each in known for known in OPERATIONS.values())}
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,12 +19,12 @@ const KEEPER = "queue";
 const held = (totals) => [
   ["ready", totals.ready],
   ["in flight", totals.in_flight, "in-flight"],
-  ["resting", totals.resting],
+  ["in backoff", totals.resting, "backoff"],
 ];
 
 export function queues(view) {
   const list = h("div");
-  show(view.main, heading("Queues"), h("p", { class: "key-line" }, badge("ready", "ready"), badge("in flight", "in-flight"), badge("resting before a retry", "resting")), list);
+  show(view.main, heading("Queues"), h("p", { class: "key-line" }, badge("ready", "ready"), badge("in flight", "in-flight"), badge("in backoff, before a retry", "backoff")), list);
   view.live(
     list,
     (signal) => get("/reliability/stats", { limit: 1000 }, signal),
@@ -36,7 +36,7 @@ export function queues(view) {
           { label: "", kind: "wide", cell: (row) => bar(held(row.totals)) },
           { label: "Ready", kind: "number", cell: (row) => format.count(row.totals.ready) },
           { label: "In flight", kind: "number", cell: (row) => format.count(row.totals.in_flight) },
-          { label: "Resting", kind: "number wide", cell: (row) => format.count(row.totals.resting) },
+          { label: "In backoff", kind: "number wide", cell: (row) => format.count(row.totals.resting) },
           { label: "Acked", kind: "number wide", cell: (row) => format.count(row.totals.acked_total) },
           { label: "Dead letters", kind: "number", cell: (row) => format.count(row.totals.dead_lettered_total) },
         ],
@@ -94,7 +94,7 @@ export function queue(view, { group, topic }, query) {
       stats(
         stat("Ready", format.brief(totals.ready)),
         stat("In flight", format.brief(totals.in_flight)),
-        stat("Resting", format.brief(totals.resting), { note: "before a retry" }),
+        stat("In backoff", format.brief(totals.resting), { note: "before a retry" }),
         stat("Acknowledged", format.brief(totals.acked_total)),
         stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
         stat("Dead letters", format.brief(dead), { href: dead ? toDeadLetters(letters) : null, tone: dead ? "bad" : null, note: letters }),
@@ -151,7 +151,7 @@ function partitions({ topic, partitions: found }) {
       { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
       { label: "Ready", kind: "number", cell: (row) => format.count(row.ready) },
       { label: "In flight", kind: "number", cell: (row) => format.count(row.in_flight) },
-      { label: "Resting", kind: "number wide", cell: (row) => format.count(row.resting) },
+      { label: "In backoff", kind: "number wide", cell: (row) => format.count(row.resting) },
     ],
     found,
     { key: (row) => String(row.partition), label: "Partitions" },
