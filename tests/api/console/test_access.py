@@ -360,7 +360,7 @@ def test_a_broker_without_security_says_so(tab: Tab) -> None:
     ):
         with tab.expecting(REFUSED):
             tab.open(place)
-            expect(tab.page.get_by_role("note")).to_contain_text("Security is off")
+            expect(tab.page.get_by_role("note")).to_contain_text(" off: ")
             expect(tab.page.get_by_role("note")).to_contain_text(setting)
             tab.settle()
     expect(tab.page.locator("#session")).to_be_hidden()

@@ -41,7 +41,7 @@ export function queues(view) {
           { label: "Dead letters", kind: "number", cell: (row) => format.count(row.totals.dead_lettered_total) },
         ],
         found,
-        { key: (row) => `${row.group}/${row.topic}`, label: "Queues", empty: "No queues yet. One appears when a group first receives from a topic." },
+        { key: (row) => `${row.group}/${row.topic}`, label: "Queues", isStacked: true, empty: "No queues yet. One appears when a group first receives from a topic." },
       ),
   );
   return "Queues";
@@ -96,7 +96,7 @@ export function queue(view, { group, topic }, query) {
         stat("In flight", format.brief(totals.in_flight)),
         stat("In backoff", format.brief(totals.resting), { note: "before a retry" }),
         stat("Acknowledged", format.brief(totals.acked_total)),
-        stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
+        stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} leases expired` }),
         stat("Dead letters", format.brief(dead), { href: dead ? toDeadLetters(letters) : null, tone: dead ? "bad" : null, note: letters }),
       ),
       card("Lanes", laneBars(lanes)),
@@ -131,12 +131,12 @@ function laneBars(lanes) {
   const largest = Math.max(...found.map((name) => total(lanes[name])), 1);
   return table(
     [
-      { label: "Lane", kind: "name", cell: (name) => name },
+      { label: "Lane", cell: (name) => name },
       { label: "", kind: "grow", cell: (name) => bar(held(lanes[name]), largest) },
       { label: "Ready", kind: "number", cell: (name) => format.count(lanes[name].ready) },
       { label: "In flight", kind: "number", cell: (name) => format.count(lanes[name].in_flight) },
-      { label: "In", kind: "number wide", cell: (name) => format.rate(lanes[name].enqueued_per_second) },
-      { label: "Out", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
+      { label: "Enqueued", kind: "number wide", cell: (name) => format.rate(lanes[name].enqueued_per_second) },
+      { label: "Delivered", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
     ],
     found,
     { key: (name) => name, label: "Lanes", empty: "No messages yet." },
@@ -147,7 +147,7 @@ function partitions({ topic, partitions: found }) {
   return table(
     [
       { label: "Partition", kind: "number", cell: (row) => h("a", { href: toMessages(topic, { partition: row.partition, by: "offset", at: row.start_offset }) }, row.partition) },
-      { label: "Done before", kind: "number", cell: (row) => format.count(row.start_offset) },
+      { label: "Processed before", kind: "number", cell: (row) => format.count(row.start_offset) },
       { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
       { label: "Ready", kind: "number", cell: (row) => format.count(row.ready) },
       { label: "In flight", kind: "number", cell: (row) => format.count(row.in_flight) },
