@@ -211,7 +211,7 @@ GROUPS: Mapping[str, Remedies] = {
         rest.UnknownAcl: "Correct the id: `GET /acls` lists the rules with their ids. It may have been deleted meanwhile.",
         e.InvalidAcl: "Correct the value that the message names.",
         e.SecurityDisabled: "Set `security.acls = true` and `security.super_users` for access rules, `security.authentication = true` for logins, and restart: "
-        "[Security](../guide/security.md#switching-it-on).",
+        "[Security](../guide/security.md#turning-it-on).",
         e.DelegationTokensDisabled: "Set `security.delegation_token_secret_file` on every node: [Tokens](../guide/tokens.md).",
         e.DelegationTokenRequestNotAllowed: "Log in with a password or certificate; a token cannot make tokens.",
         e.DelegationTokenNotAuthorized: "Let the user create tokens for the owner: `alpacactl acl add --user-principal`.",

@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from alpacamq.cli.acl import OPERATIONS
+from alpacamq.cli.key import SCOPES
 from alpacamq.cli.reference import all_commands
 from alpacamq.security.acls import OPERATIONS as OF_RESOURCES
 from alpacamq.security.acls import Operation
@@ -104,7 +105,17 @@ def test_the_examples_work(admin: Command, example: str) -> None:
     admin.ok(*shlex.split(example)[1:])
 
 
+def test_an_operation_may_have_hyphens_or_underscores(admin: Command) -> None:
+    for spelt in ("describe-configs", "describe_configs", "DESCRIBE_CONFIGS"):
+        rule = ("--principal", "speller", "--operation", spelt, "--topic", "orders")
+        admin.ok("acl", "add", *rule)
+        (listed,) = admin.json("acl", "list", "--principal", "speller")
+        assert listed["operation"] == "describe-configs"
+        admin.ok("acl", "remove", *rule, "--yes")
+
+
 def test_every_operation_can_be_given() -> None:
     operations = set().union(*OF_RESOURCES.values())
+    assert {Operation[each.upper().replace("-", "_")] for each in SCOPES} == operations
     given = {Operation[each.upper().replace("-", "_")] for each in OPERATIONS}
     assert given == operations - {Operation.TWO_PHASE_COMMIT} | {Operation.ALL}

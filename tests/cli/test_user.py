@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.cli.key import SCOPES
 from alpacamq.cli.main import main
 from alpacamq.client.connect import parse_address
 from alpacamq.client.http.connection import Credentials, HttpApi, Problem
@@ -167,6 +168,14 @@ def test_commands_over_http_log_in(admin: As, anyone: Command, secured: Broker, 
     assert "send a user and password" in anyone.fails(1, "cluster", "status")
     wrong = As(secured, tmp_path, "admin", "wrong")
     assert "wrong user name or password" in wrong.fails(1, "cluster", "status")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_scope_may_have_hyphens_or_underscores(admin: As, scope: str) -> None:
+    for spelt in (scope, scope.replace("-", "_"), scope.replace("-", "_").upper()):
+        created = admin.json("key", "create", "--scope", spelt)
+        assert created["scopes"] == [scope]
+        admin.ok("key", "delete", created["id"], "--yes")
 
 
 def test_keys_are_created_listed_and_deleted(admin: As, secured: Broker) -> None:

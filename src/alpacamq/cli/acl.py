@@ -59,7 +59,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )
     adding.add_argument(
         "--operation",
-        type=_operation,
+        type=operation_name,
         choices=OPERATIONS,
         action="append",
         required=True,
@@ -104,7 +104,9 @@ def _add_resources(verb: argparse.ArgumentParser) -> None:
 
 def _add_filters(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--principal", type=_principal, metavar="PRINCIPAL", help="user name or TYPE:NAME")
-    verb.add_argument("--operation", type=_operation, choices=OPERATIONS, metavar="OPERATION", help=_LISTED)
+    verb.add_argument(
+        "--operation", type=operation_name, choices=OPERATIONS, metavar="OPERATION", help=_LISTED
+    )
     verb.add_argument("--host", metavar="HOST", help="address of the client, as in the rule")
     verb.add_argument("--deny", action="store_true", help="only rules that deny")
 
@@ -117,7 +119,8 @@ def _user_resource(text: str) -> str:
     return text if text == "*" else _principal(text)
 
 
-def _operation(text: str) -> str:
+def operation_name(text: str) -> str:
+    """Return the name of an operation; underscores and capitals are accepted, as in DESCRIBE_CONFIGS."""
     return text.lower().replace("_", "-")
 
 

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from .acl import OPERATIONS, operation_name
 from .cells import age
 from .commands import add_confirmation, add_verb, confirm, connect_http, duration, verbs_of
 from .output import Output, Table
@@ -10,10 +11,7 @@ from .output import Output, Table
 if TYPE_CHECKING:
     from alpacamq.wire.keys import CreatedKey
 
-_SCOPES = (
-    "read", "write", "create", "delete", "alter", "describe", "describe_configs", "alter_configs",
-    "cluster_action", "idempotent_write",
-)  # fmt: skip
+SCOPES = (*(each for each in OPERATIONS if each != "all"), "two-phase-commit")
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -33,11 +31,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     create.add_argument("--expires", type=duration, metavar="DURATION", help="end it after this time, as 90d")
     create.add_argument(
         "--scope",
+        type=operation_name,
         action="append",
-        choices=_SCOPES,
+        choices=SCOPES,
         default=[],
         metavar="OPERATION",
-        help=f"limit it to {', '.join(_SCOPES)}; may be repeated",
+        help=f"limit it to {', '.join(SCOPES)}; may be repeated",
     )
     create.add_argument("--description", metavar="TEXT", default="", help="what it is for")
     rotate = add_verb(

@@ -286,7 +286,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
         for queue, totals in found
         if parsed.group in (None, queue.group) and parsed.topic in (None, queue.topic)
     ]
-    columns = ["group", "topic", "ready", "in flight", "resting"]
+    columns = ["group", "topic", "ready", "in flight", "in backoff"]
     output.show(listed, Table(columns, [list(each.values()) for each in listed]))
 
 
@@ -378,7 +378,7 @@ def _show(queue: "QueueDescription", output: Output) -> None:
     output.show(
         {**msgspec.to_builtins(queue), "lanes": msgspec.to_builtins(queue.lanes())},
         Table(
-            ["group", "topic", "ready", "in flight", "resting", "dead-lettering"],
+            ["group", "topic", "ready", "in flight", "in backoff", "dead-lettering"],
             [
                 [
                     queue.group,
@@ -406,7 +406,7 @@ def _show(queue: "QueueDescription", output: Output) -> None:
             title="since the broker started",
         ),
         Table(
-            ["lane", "ready", "in flight", "resting", "enqueued", "delivered"],
+            ["lane", "ready", "in flight", "in backoff", "enqueued", "delivered"],
             [
                 [
                     name,
@@ -421,7 +421,7 @@ def _show(queue: "QueueDescription", output: Output) -> None:
             title="lanes",
         ),
         Table(
-            ["partition", "done before", "end", "ready", "in flight", "resting"],
+            ["partition", "done before", "end", "ready", "in flight", "in backoff"],
             [
                 [
                     each.partition,

@@ -74,6 +74,16 @@ class Operation(IntEnum):
     __hash__ = int.__hash__
 
 
+def name_of(constant: IntEnum) -> str:
+    """Return the name of a constant as requests and commands have it, as describe-configs."""
+    return hyphenated(constant.name.lower())
+
+
+def hyphenated(name: str) -> str:
+    """Return a name with hyphens; underscores are accepted as well, as in describe_configs."""
+    return name.replace("_", "-")
+
+
 class Permission(IntEnum):
     """What a rule does. ANY is for filters."""
 

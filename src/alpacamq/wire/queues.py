@@ -8,7 +8,7 @@ _RUNNING = frozenset({"running", "cancelling"})
 
 
 class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane. Totals count since the broker started."""
+    """One lane. `resting` messages are in backoff. Totals count since the broker started."""
 
     ready: int
     in_flight: int
@@ -18,7 +18,10 @@ class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages in a queue by state, and event counts since the broker started."""
+    """Messages in a queue by state, and event counts since the broker started.
+
+    `resting` messages are in backoff.
+    """
 
     ready: int
     in_flight: int
@@ -35,7 +38,10 @@ class QueueTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition of a queue. All messages before `start_offset` are processed."""
+    """One partition of a queue. All messages before `start_offset` are processed.
+
+    `resting` messages are in backoff.
+    """
 
     partition: int
     start_offset: int

@@ -43,7 +43,7 @@ def test_a_topic_is_listed_and_described(tab: Tab, http: httpx.Client, made: str
     expect(tab.figure("Messages")).to_have_text("7")
     partitions = tab.page.get_by_role("region", name="Partitions").locator("tbody tr")
     eventually(lambda: partitions.nth(1).locator("td").all_inner_texts()[:4] == ["1", "0", "7", "7"])
-    tab.page.get_by_text("1 of the topic's own").click()
+    tab.page.get_by_text("1 overridden").click()
     eventually(lambda: tab.cells("retention.ms") == ["retention.ms", "3600000", "own"])
 
 

@@ -302,6 +302,7 @@ def test_messages_are_found_with_a_filter_and_saved(tab: Tab, http: httpx.Client
         field.fill("value.n >= ")
         tab.button("Read").click()
         expect(tab.page.locator(".refused")).to_contain_text("filter: character 12: expected")
+        tab.settle()
 
 
 def test_a_json_tree_is_expanded_and_collapsed_as_a_whole(tab: Tab, http: httpx.Client, made: str) -> None:

@@ -20,7 +20,7 @@ def test_a_message_is_followed_from_the_browser_to_its_journey(
     http.post("/messages/reject", json=body).raise_for_status()
     tab.open("/messages/{}?partition=1", made)
     tab.page.locator(".messages summary").first.click()
-    tab.link("Its trace").click()
+    tab.link("Trace").click()
     expect(tab.heading).to_have_text("Traces")
     expect(tab.row(f"{made}/1/0").locator(".badge")).to_have_text("dead-lettered")
     tab.link(TRACE[:16]).click()
@@ -49,7 +49,7 @@ def test_a_look_at_a_message_is_shown_apart_from_its_journey(tab: Tab, http: htt
 def test_a_trace_is_opened_by_its_id_or_reported_as_unknown(tab: Tab) -> None:
     tab.open("/traces")
     with tab.expecting("404"):
-        tab.page.get_by_label("or trace id").fill("f" * 32)
+        tab.page.get_by_label("Trace id").fill("f" * 32)
         tab.page.get_by_role("button", name="Search").click()
         expect(tab.page.get_by_text("Unknown trace")).to_be_visible()
 

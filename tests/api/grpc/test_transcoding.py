@@ -638,7 +638,9 @@ async def test_a_transaction_is_committed_with_its_records_and_offsets(broker: B
 
 async def test_keys_are_created_listed_rotated_and_deleted(broker: Broker) -> None:
     async with connected(broker.grpc_address) as client:
-        new = keys_pb2.CreateKeyRequest(owner="erin", expires_in_ms=3_600_000, scopes=["read"])
+        new = keys_pb2.CreateKeyRequest(
+            owner="erin", expires_in_ms=3_600_000, scopes=["read", "alter_configs"]
+        )
         created = await _method(client, "Keys.Create", new)
         assert created.key.startswith(f"amq_{created.id}_")
         assert 3_500_000 < created.expires - created.created <= 3_600_000
@@ -649,7 +651,7 @@ async def test_keys_are_created_listed_rotated_and_deleted(broker: Broker) -> No
         listed = await _method(client, "Keys.List", keys_pb2.ListKeysRequest())
         own = [each for each in listed.keys if each.owner == "erin"]
         assert {each.id for each in own} == {created.id, rotated.id}
-        assert [list(each.scopes) for each in own] == [["read"], ["read"]]
+        assert [list(each.scopes) for each in own] == [["read", "alter-configs"]] * 2
         for each in own:
             await _method(client, "Keys.Delete", keys_pb2.DeleteKeyRequest(id=each.id))
         with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -136,6 +136,32 @@ async def test_rules_are_listed_by_every_one_of_their_values(api: Api) -> None:
     assert (some["rules"], some["total"]) == (listed["rules"][:3], len(rules))
 
 
+async def test_names_in_rules_may_have_hyphens_or_underscores(api: Api) -> None:
+    ids = set()
+    for operation in ("describe-configs", "describe_configs"):
+        created = await ask(api, "POST /acls", {**RULE, "operation": operation}, status=201)
+        assert created["operation"] == "describe-configs"
+        found = await ask(api, "GET /acls", query=f"operation={operation}")
+        ids |= {created["id"], *(each["id"] for each in found["rules"])}
+        await ask(api, f"DELETE /acls/{created['id']}", status=204)
+    assert len(ids) == 1
+    rule = {**RULE, "resource": "transactional_id", "operation": "write"}
+    created = await ask(api, "POST /acls", rule, status=201)
+    assert created["resource"] == "transactional-id"
+    refused = await ask(api, "POST /acls", {**RULE, "operation": "describe_config"}, status=400)
+    assert "/operation" in refused["detail"]
+
+
+async def test_scopes_of_keys_may_have_hyphens_or_underscores(api: Api) -> None:
+    scopes = ["describe_configs", "describe-configs", "two_phase_commit", "read"]
+    created = await ask(api, "POST /keys", {"scopes": scopes}, status=201)
+    assert created["scopes"] == ["describe-configs", "two-phase-commit", "read"]
+    listed = await ask(api, "GET /keys")
+    assert [each["scopes"] for each in listed["keys"]] == [created["scopes"]]
+    refused = await ask(api, "POST /keys", {"scopes": ["describe_config"]}, status=422)
+    assert "unknown operation 'describe-config'; there are alter, alter-configs" in refused["detail"]
+
+
 @pytest.mark.parametrize(
     ("change", "status", "about"),
     [

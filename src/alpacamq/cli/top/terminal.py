@@ -166,7 +166,7 @@ _GROUPS = (
 )  # fmt: skip
 _QUEUES = (
     _Column("queue", is_name=True), _Column("topic", is_name=True), _Column("ready"), _Column("in flight"),
-    _Column("resting", from_columns=80), _Column("dead", from_columns=90),
+    _Column("backoff", from_columns=80), _Column("dead", from_columns=90),
     _Column("received/s", from_columns=100), _Column("acked/s"),
 )  # fmt: skip
 

@@ -38,7 +38,7 @@ export function exporter(topic, starts, search, signal) {
     }
     rest();
   };
-  const rest = () => show(place, h("span", { class: "actions" }, h("span", { class: "note" }, "Save from here on as"), Object.entries(FORMS).map(([form, { label }]) => h("button", { type: "button", class: "quiet", on: { click: () => save(form) } }, label))), state);
+  const rest = () => show(place, h("span", { class: "actions" }, h("span", { class: "note" }, "Export from here on as"), Object.entries(FORMS).map(([form, { label }]) => h("button", { type: "button", class: "quiet", on: { click: () => save(form) } }, label))), state);
   rest();
   return h("div", { "data-still": "export" }, place, problem);
 }

@@ -107,8 +107,8 @@ function whole(topic, message, still) {
       "p",
       { class: "chips" },
       h("a", { href: toMessages(topic, { partition: message.partition, by: "offset", at: message.offset, open: placeOf(message) }) }, "Link to this message"),
-      h("a", { href: toTraces({ topic, partition: message.partition, offset: message.offset }) }, "Its trace"),
-      key.text === null ? null : h("a", { href: toMessages(topic, { by: "key", at: key.text }) }, "All with this key"),
+      h("a", { href: toTraces({ topic, partition: message.partition, offset: message.offset }) }, "Trace"),
+      key.text === null ? null : h("a", { href: toMessages(topic, { by: "key", at: key.text }) }, "Messages with this key"),
     ),
   ];
 }

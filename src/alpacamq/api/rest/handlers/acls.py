@@ -6,7 +6,7 @@ Members of a tenant, with the right to its whole, see and change the rules of th
 from collections.abc import Mapping
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,17 +21,30 @@ from alpacamq.model.errors import (
     SecurityDisabled,
 )
 from alpacamq.security import acls as rules
-from alpacamq.security.acls import ANY_HOST, CLUSTER_NAME, MAX_NAME_LENGTH, Acl, AclFilter
+from alpacamq.security.acls import (
+    ANY_HOST,
+    CLUSTER_NAME,
+    MAX_NAME_LENGTH,
+    Acl,
+    AclFilter,
+    hyphenated,
+    name_of,
+)
 
 _DISABLED = "access rules are not in force on this broker; set security.acls to true, and restart it"
 MAX_LISTED = 10_000
 
 
-def _word(name: str) -> str:
-    return name.lower().replace("_", "-")
+class _Word(StrEnum):
+    """A value that may have underscores instead of hyphens in requests."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        found = (each for each in cls if isinstance(value, str) and each == hyphenated(value))
+        return next(found, None)
 
 
-class AclResource(StrEnum):
+class AclResource(_Word):
     """A kind of resource."""
 
     TOPIC = "topic"
@@ -49,7 +62,7 @@ class AclPattern(StrEnum):
     PREFIXED = "prefixed"
 
 
-class AclOperation(StrEnum):
+class AclOperation(_Word):
     """An operation; `all` is all of a resource."""
 
     ALL = "all"
@@ -154,10 +167,10 @@ def _is_wanted(acl: Acl, wanted: AclsQuery) -> bool:
         wanted.name in {UNSET, acl.name}
         and wanted.principal in {UNSET, acl.principal}
         and wanted.host in {UNSET, acl.host}
-        and wanted.resource in {UNSET, _word(acl.resource_type.name)}
-        and wanted.pattern in {UNSET, _word(acl.pattern_type.name)}
-        and wanted.operation in {UNSET, _word(acl.operation.name)}
-        and wanted.permission in {UNSET, _word(acl.permission.name)}
+        and wanted.resource in {UNSET, name_of(acl.resource_type)}
+        and wanted.pattern in {UNSET, name_of(acl.pattern_type)}
+        and wanted.operation in {UNSET, name_of(acl.operation)}
+        and wanted.permission in {UNSET, name_of(acl.permission)}
     )
 
 

@@ -10,14 +10,12 @@ from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import ClusterNotAuthorized, FeatureNotEnabled, InvalidPrincipal, UnknownApiKey
 from alpacamq.model.topics import DAY_MS, INT64_MAX
-from alpacamq.security.acls import OPERATIONS, Operation
+from alpacamq.security.acls import OPERATIONS, Operation, hyphenated, name_of
 from alpacamq.security.api_keys import MAX_DESCRIPTION_LENGTH, ApiKey
 from alpacamq.security.principals import ANONYMOUS, MAX_NAME_LENGTH
 from alpacamq.wire.keys import CreatedKey, KeyDescription, KeyList
 
-_SCOPES = {
-    each.name.lower(): each for each in Operation if any(each in known for known in OPERATIONS.values())
-}
+_SCOPES = {name_of(each): each for each in Operation if any(each in known for known in OPERATIONS.values())}
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,8 +55,10 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
         call.check_cluster(Operation.ALTER)
     if owner == ANONYMOUS.name:
         raise ConflictingInput("/owner: a key acts for a user; name one", "/owner")
-    if unknown := sorted(set(body.scopes) - _SCOPES.keys()):
-        raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}", "/scopes")
+    scopes = dict.fromkeys(map(hyphenated, body.scopes))
+    if unknown := sorted(scopes.keys() - _SCOPES.keys()):
+        known = ", ".join(sorted(_SCOPES))
+        raise ConflictingInput(f"/scopes: unknown operation {unknown[0]!r}; there are {known}", "/scopes")
     now_ms = call.backend.broker.time.now_ms()
     expires_ms = None if body.expires_in_ms is UNSET else now_ms + body.expires_in_ms
     if (remaining_ms := call.caller.remaining_ms) is not None:
@@ -74,7 +74,7 @@ async def create_key(call: Call[Nothing, NewKey]) -> CreatedKey:
     key, text = await access.create_api_key(
         owner,
         expires_ms=expires_ms,
-        scopes=[_SCOPES[each] for each in dict.fromkeys(body.scopes)],
+        scopes=[_SCOPES[each] for each in scopes],
         description=body.description,
     )
     fields = msgspec.structs.asdict(_shown(key, None))
@@ -130,7 +130,7 @@ def _shown(key: ApiKey, last_used: int | None) -> KeyDescription:
         owner=key.owner,
         created=key.created_ms,
         expires=key.expires_ms,
-        scopes=[each.name.lower() for each in key.scopes],
+        scopes=[name_of(each) for each in key.scopes],
         description=key.description,
         last_used=last_used,
     )

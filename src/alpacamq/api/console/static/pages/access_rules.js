@@ -78,7 +78,7 @@ export function accessRules(view, _, query) {
 
 const isOff = (error) => error instanceof Problem && error.type.endsWith(":security-disabled");
 
-const offNotice = () => notice("Security is off: access rules are not in force on this broker, and every client may do everything. Set ", h("code", null, "security.acls = true"), " and restart it.");
+const offNotice = () => notice("Access rules are off: every client may do everything. Set ", h("code", null, "security.acls = true"), " and restart the broker.");
 
 function sentence({ permission, principal, operation, resource, name, pattern, host }) {
   const what = resource === "cluster" ? "the cluster" : pattern === "prefixed" ? `each ${resource} whose name begins with ${name}` : `${resource} ${name}`;

@@ -10,7 +10,7 @@ const EVERY_MS = 10_000;
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 // Operations that a key can be limited to.
-const SCOPES = ["read", "write", "create", "delete", "alter", "describe", "alter_configs", "describe_configs", "idempotent_write", "cluster_action", "two_phase_commit", "create_tokens", "describe_tokens"];
+const SCOPES = ["read", "write", "create", "delete", "alter", "describe", "alter-configs", "describe-configs", "idempotent-write", "cluster-action", "two-phase-commit", "create-tokens", "describe-tokens"];
 
 export function apiKeys(view, _, query) {
   let found = null;
@@ -24,12 +24,12 @@ export function apiKeys(view, _, query) {
     found = answer;
     const { rows, pager, isFiltered } = shown(answer.keys, (row) => `${row.owner} ${row.description} ${row.id}`);
     return [
-      session.isAvailable ? null : notice("Security is off: requests need no key here."),
+      session.isAvailable ? null : notice("Authentication is off: clients need no key."),
       table(
         [
           { label: "Key", kind: "name", cell: (row) => [row.description || h("span", { class: "note" }, "no description"), h("br"), h("code", null, row.id)] },
           { label: "Owner", cell: (row) => row.owner },
-          { label: "Limited to", kind: "wide", cell: (row) => (row.scopes.length ? h("span", { class: "chips" }, row.scopes.map((each) => badge(each))) : "–") },
+          { label: "Scopes", kind: "wide", cell: (row) => (row.scopes.length ? h("span", { class: "chips" }, row.scopes.map((each) => badge(each))) : "all") },
           { label: "Expires", kind: "number", cell: (row) => expiry(row) },
           { label: "Last used here", kind: "number wide", cell: (row) => (row.last_used === null ? "–" : format.ago(row.last_used)) },
           { label: "", kind: "number", cell: (row) => h("span", { class: "actions end" }, isExpired(row) ? null : act("Replace", row, replace), act("Delete", row, drop)) },
@@ -109,9 +109,9 @@ export function newApiKey(view) {
         h(
           "fieldset",
           { class: "field" },
-          h("legend", null, "Limited to"),
+          h("legend", null, "Scopes"),
           h("div", { class: "chips" }, scopes.map((input) => h("label", { class: "check" }, input, input.value))),
-          h("span", { class: "hint" }, "Without a choice, the key may do everything that its owner may."),
+          h("span", { class: "hint" }, "The operations that the key is limited to. Without any, it may do everything that its owner may."),
         ),
       ),
     ),

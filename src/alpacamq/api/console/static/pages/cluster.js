@@ -36,7 +36,7 @@ export function cluster(view) {
     const { partitions, controller, nodes } = status;
     const running = nodes.filter((node) => !node.fenced);
     const isWell = running.length === nodes.length && controller.node_id !== null && !partitions.offline && !partitions.under_replicated;
-    show(health, badge(isWell ? "healthy" : "degraded", isWell ? "good" : "warn"), h("span", { class: "note" }, `as node ${status.node_id} sees it`));
+    show(health, badge(isWell ? "healthy" : "degraded", isWell ? "good" : "warn"), h("span", { class: "note" }, `reported by node ${status.node_id}`));
     const lag = Math.max(0, ...nodes.map((node) => node.lag_ms ?? 0));
     const change = (chosen) => {
       state = chosen;
@@ -50,7 +50,7 @@ export function cluster(view) {
         stat("Under-replicated", format.count(partitions.under_replicated), { note: `of ${format.count(partitions.partitions)} partitions`, tone: partitions.under_replicated ? "warn" : null }),
         stat("Below min ISR", format.count(partitions.below_min_isr), { tone: partitions.below_min_isr ? "bad" : null }),
         stat("Offline", format.count(partitions.offline), { note: "without a leader", tone: partitions.offline ? "bad" : null }),
-        stat("Follower lag", format.span(lag), { note: "the longest" }),
+        stat("Follower lag", format.span(lag), { note: "maximum" }),
       ),
       card("Nodes", nodeTable(status)),
       status.reassignments.length ? card("Reassignments", moves(status.reassignments)) : null,
@@ -82,7 +82,7 @@ function nodeTable(status) {
       { label: "Address", kind: "wide", cell: (row) => row.addresses.kafka ?? "–" },
       { label: "Rack", kind: "wide", cell: (row) => row.rack || "–" },
       { label: "Version", kind: "wide", cell: (row) => row.version },
-      { label: "Vote", cell: vote },
+      { label: "Voter", cell: vote },
       { label: "Leaders", kind: "number", cell: (row) => format.count(row.leaders) },
       { label: "Replicas", kind: "number", cell: (row) => format.count(row.replicas) },
       { label: "In sync", cell: (row) => bar([["in sync", row.in_sync, "tone-1"], ["behind", row.replicas - row.in_sync, "tone-3"]]) },

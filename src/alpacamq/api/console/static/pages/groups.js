@@ -127,7 +127,7 @@ function offsetTable(places) {
       { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.topic) }, row.topic) },
       { label: "Partition", kind: "number", cell: (row) => row.partition },
       { label: "Committed", kind: "number", cell: (row) => format.count(row.offset) },
-      { label: "End", kind: "number", cell: (row) => format.count(row.end_offset) },
+      { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
       { label: "Lag", kind: "number", cell: (row) => format.count(row.lag) },
       { label: "", kind: "wide", cell: (row) => bar([["lag", row.lag ?? 0, "tone-3"]], largest) },
     ],

@@ -19,7 +19,7 @@ const WAYS = [
   ["offset", "from an offset"],
   ["time", "from a timestamp"],
   ["key", "by key"],
-  ["filter", "that match a filter"],
+  ["filter", "by filter"],
 ];
 // Ways that look through the topic.
 const SEARCHES = new Set(["key", "filter"]);
@@ -90,7 +90,10 @@ async function browse(view, topic, wanted, form, found, produce) {
   } catch (error) {
     if (view.signal.aborted) return;
     if (error instanceof Unreachable) setTimeout(() => view.signal.aborted || browse(view, topic, wanted, form, found, produce), RETRY_MS);
-    else show(found, refused(error));
+    else {
+      show(found, refused(error));
+      found.removeAttribute("aria-busy");
+    }
   }
 }
 
@@ -140,7 +143,7 @@ async function search(topic, wanted, parts, signal) {
     messages: answer.messages,
     earlier: null,
     later: isAtEnd ? null : writePlaces(answer.next_offsets),
-    note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
+    note: `${format.count(answer.messages.length)} of ${format.count(answer.looked_at)} messages match`,
     starts,
     sought,
   };
@@ -184,7 +187,7 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note, star
     note ? h("span", { class: "note" }, note) : null,
     later ? h("a", { class: "button", href: to(later) }, SEARCHES.has(wanted.by) ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
-  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager, exporter(topic, starts, sought, view.signal)];
+  return [messageList(topic, list, { open: wanted.open, nothing: sought ? "No message matches." : "No messages here." }), pager, exporter(topic, starts, sought, view.signal)];
 }
 
 function controls(topic, wanted, parts) {

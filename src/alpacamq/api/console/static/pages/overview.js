@@ -44,7 +44,7 @@ export function overview(view, _, query) {
       stats(
         stat("Published", format.rate(latest(published)), { chart: sparkline(published, "tone-1") }),
         stat("Consumed", format.rate(latest(taken)), { chart: sparkline(taken, "tone-2") }),
-        stat("Waiting", format.brief(latest(lag)), { note: "messages that groups have not done", chart: sparkline(lag, "tone-3") }),
+        stat("Waiting", format.brief(latest(lag)), { note: "not yet processed by groups", chart: sparkline(lag, "tone-3") }),
       ),
       card(
         h("span", { class: "split" }, "Messages per second", choice("Window", WINDOWS, seconds, change)),

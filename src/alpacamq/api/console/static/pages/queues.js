@@ -19,12 +19,12 @@ const KEEPER = "queue";
 const held = (totals) => [
   ["ready", totals.ready],
   ["in flight", totals.in_flight, "in-flight"],
-  ["resting", totals.resting],
+  ["in backoff", totals.resting, "backoff"],
 ];
 
 export function queues(view) {
   const list = h("div");
-  show(view.main, heading("Queues"), h("p", { class: "key-line" }, badge("ready", "ready"), badge("in flight", "in-flight"), badge("resting before a retry", "resting")), list);
+  show(view.main, heading("Queues"), h("p", { class: "key-line" }, badge("ready", "ready"), badge("in flight", "in-flight"), badge("in backoff, before a retry", "backoff")), list);
   view.live(
     list,
     (signal) => get("/reliability/stats", { limit: 1000 }, signal),
@@ -36,12 +36,12 @@ export function queues(view) {
           { label: "", kind: "wide", cell: (row) => bar(held(row.totals)) },
           { label: "Ready", kind: "number", cell: (row) => format.count(row.totals.ready) },
           { label: "In flight", kind: "number", cell: (row) => format.count(row.totals.in_flight) },
-          { label: "Resting", kind: "number wide", cell: (row) => format.count(row.totals.resting) },
+          { label: "In backoff", kind: "number wide", cell: (row) => format.count(row.totals.resting) },
           { label: "Acked", kind: "number wide", cell: (row) => format.count(row.totals.acked_total) },
           { label: "Dead letters", kind: "number", cell: (row) => format.count(row.totals.dead_lettered_total) },
         ],
         found,
-        { key: (row) => `${row.group}/${row.topic}`, label: "Queues", empty: "No queues yet. One appears when a group first receives from a topic." },
+        { key: (row) => `${row.group}/${row.topic}`, label: "Queues", isStacked: true, empty: "No queues yet. One appears when a group first receives from a topic." },
       ),
   );
   return "Queues";
@@ -94,9 +94,9 @@ export function queue(view, { group, topic }, query) {
       stats(
         stat("Ready", format.brief(totals.ready)),
         stat("In flight", format.brief(totals.in_flight)),
-        stat("Resting", format.brief(totals.resting), { note: "before a retry" }),
+        stat("In backoff", format.brief(totals.resting), { note: "before a retry" }),
         stat("Acknowledged", format.brief(totals.acked_total)),
-        stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
+        stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} leases expired` }),
         stat("Dead letters", format.brief(dead), { href: dead ? toDeadLetters(letters) : null, tone: dead ? "bad" : null, note: letters }),
       ),
       card("Lanes", laneBars(lanes)),
@@ -131,12 +131,12 @@ function laneBars(lanes) {
   const largest = Math.max(...found.map((name) => total(lanes[name])), 1);
   return table(
     [
-      { label: "Lane", kind: "name", cell: (name) => name },
+      { label: "Lane", cell: (name) => name },
       { label: "", kind: "grow", cell: (name) => bar(held(lanes[name]), largest) },
       { label: "Ready", kind: "number", cell: (name) => format.count(lanes[name].ready) },
       { label: "In flight", kind: "number", cell: (name) => format.count(lanes[name].in_flight) },
-      { label: "In", kind: "number wide", cell: (name) => format.rate(lanes[name].enqueued_per_second) },
-      { label: "Out", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
+      { label: "Enqueued", kind: "number wide", cell: (name) => format.rate(lanes[name].enqueued_per_second) },
+      { label: "Delivered", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
     ],
     found,
     { key: (name) => name, label: "Lanes", empty: "No messages yet." },
@@ -147,11 +147,11 @@ function partitions({ topic, partitions: found }) {
   return table(
     [
       { label: "Partition", kind: "number", cell: (row) => h("a", { href: toMessages(topic, { partition: row.partition, by: "offset", at: row.start_offset }) }, row.partition) },
-      { label: "Done before", kind: "number", cell: (row) => format.count(row.start_offset) },
+      { label: "Processed before", kind: "number", cell: (row) => format.count(row.start_offset) },
       { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
       { label: "Ready", kind: "number", cell: (row) => format.count(row.ready) },
       { label: "In flight", kind: "number", cell: (row) => format.count(row.in_flight) },
-      { label: "Resting", kind: "number wide", cell: (row) => format.count(row.resting) },
+      { label: "In backoff", kind: "number wide", cell: (row) => format.count(row.resting) },
     ],
     found,
     { key: (row) => String(row.partition), label: "Partitions" },

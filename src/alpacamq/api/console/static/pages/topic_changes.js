@@ -81,7 +81,10 @@ function settingsForm({ name, settings, overrides }, changed) {
     await changed();
   };
   const own = ({ setting }) => h("button", { type: "button", class: "quiet", "aria-label": `Reset ${setting}`, on: { click: () => reset(setting).catch((error) => toast(error.message, "bad")) } }, "Reset");
-  return form(
+  const filter = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter settings by name", autocomplete: "off", spellcheck: "false" });
+  const narrow = () => rows.forEach(({ setting, input }) => (input.closest("tr").hidden = !setting.includes(filter.value.trim().toLowerCase())));
+  filter.addEventListener("input", narrow);
+  const list = form(
     "Save",
     save,
     table(
@@ -94,6 +97,7 @@ function settingsForm({ name, settings, overrides }, changed) {
       { key: ({ setting, value }) => `${setting}=${value}`, label: "Settings" },
     ),
   );
+  return [h("div", { class: "tools" }, filter), list];
 }
 
 function partitionsForm({ name, partitions }, changed) {

@@ -28,7 +28,7 @@ export function topics(view, _, query) {
   show(
     view.main,
     heading("Topics", [h("a", { class: "button", href: "#/produce" }, "Produce"), h("a", { class: "button primary", href: "#/new-topic" }, "New topic")]),
-    h("div", { class: "tools" }, filter, h("label", { class: "check" }, internal, "internal ones, too")),
+    h("div", { class: "tools" }, filter, h("label", { class: "check" }, internal, "Show internal topics")),
     list,
   );
   const load = async (signal) => {
@@ -141,7 +141,7 @@ function partitions(name, parts) {
       { label: "Messages", kind: "number", cell: (part) => format.count(part.end_offset === null ? null : part.end_offset - part.start_offset) },
       { label: "Size", kind: "number", cell: (part) => (part.size_bytes === null ? format.count(null) : format.bytes(part.size_bytes)) },
       { label: "", kind: "wide", cell: (part) => bar([["bytes", part.size_bytes, "tone-1"]], largest) },
-      { label: "Undecided", kind: "number wide", cell: (part) => format.count(part.end_offset === null ? null : part.end_offset - part.last_stable_offset) },
+      { label: "Uncommitted", kind: "number wide", cell: (part) => format.count(part.end_offset === null ? null : part.end_offset - part.last_stable_offset) },
       { label: "Leader", kind: "number wide", cell: (part) => (part.leader < 0 ? "none" : `${part.leader}, epoch ${part.leader_epoch}`) },
     ],
     parts,
@@ -154,7 +154,7 @@ function settings({ settings: all, overrides }) {
   return h(
     "details",
     { class: "fold" },
-    h("summary", null, `${rows.length} settings, ${Object.keys(overrides).length} of the topic's own`),
+    h("summary", null, `${rows.length} settings, ${Object.keys(overrides).length} overridden`),
     table(
       [
         { label: "Setting", kind: "name", cell: ([name]) => name },

@@ -64,7 +64,7 @@ function controls(wanted) {
     field("Offset", offset),
     field("Key", key),
     field("Status", status),
-    field("or trace id", id),
+    field("Trace id", id),
     h("button", { class: "primary" }, "Search"),
   );
 }

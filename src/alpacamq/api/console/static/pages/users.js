@@ -45,7 +45,7 @@ export function users(view, _, query) {
 function loginNotice() {
   if (session.isRequired) return null;
   if (session.isAvailable) return notice("Clients may come without a login here, as ", h("code", null, "User:ANONYMOUS"), ".");
-  return notice("Security is off: clients need no login here. Set ", h("code", null, "security.authentication = true"), " so that only users and keys are served.");
+  return notice("Authentication is off: clients need no login. Set ", h("code", null, "security.authentication = true"), " to require one.");
 }
 
 const iterations = ({ credentials }) => [...new Set(credentials.map((each) => format.count(each.iterations)))].join(", ");
