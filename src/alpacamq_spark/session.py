@@ -123,22 +123,46 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 
 
 def spark_session(
-    name: str = "alpacamq", *, master: str = LOCAL, settings: Mapping[str, str] | None = None
+    name: str = "alpacamq",
+    *,
+    master: str = LOCAL,
+    settings: Mapping[str, str] | None = None,
+    package: str | None = None,
+    python: str | None = None,
 ) -> "SparkSession":
     """Create a session on a Spark master, or on a Spark Connect server if `master` is an sc:// address.
 
-    `settings` override ours. Raises NoJava if Spark is to run here and there is no runtime.
+    `settings` override ours. For clusters without AlpacaMQ: `package` is the archive for workers, a path
+    or a URI, and `python` their Python, a path or a name there, by default python3. Raises NoJava if Spark
+    is to run here and there is no runtime, BadPackage for an archive that cannot be used.
     """
     from pyspark.sql import SparkSession
 
+    given = dict(settings or {})
+    if package is not None or python is not None:
+        given |= _worker_settings(master, package, python, given)
     builder = SparkSession.builder.appName(name)
     if master.startswith(_REMOTE):
-        return builder.remote(master).config(map=dict(settings or {})).getOrCreate()
+        return builder.remote(master).config(map=given).getOrCreate()
     prepare_environment()
-    own = {**_SETTINGS, **(_LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
+    own = {**_SETTINGS, **(_LOCAL_SETTINGS if master.startswith("local") else {}), **given}
     session = builder.master(master).config(map=own).getOrCreate()
     prepare_session(session)
     return session
+
+
+def _worker_settings(
+    master: str, package: str | None, python: str | None, given: Mapping[str, str]
+) -> dict[str, str]:
+    from .package.build import BadPackage
+    from .package.cluster import PYTHON, package_settings, python_settings
+
+    if master.startswith((_REMOTE, "local")):
+        raise BadPackage(
+            f"an archive and a Python for workers need a Spark master with workers of its own, not {master}"
+        )
+    own = {} if package is None else package_settings(package, given)
+    return {**own, **python_settings(python or PYTHON, given)}
 
 
 # Set by Spark for the process of every stream's source, in one map that all streams of a driver share.

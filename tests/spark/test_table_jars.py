@@ -5,9 +5,7 @@ The jars are behind PySpark, so this has an environment of its own in the cache 
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from alpacamq_spark.session import find_java
 
 from . import test_delta_tables as delta
 from . import test_pipeline_tables as iceberg
+from .environments import INSTALL_S, python_with
 from .pipeline_files import Sent, Workshop, send
 from .test_pipeline_tables import numbered, send_changes
 from .topics import make_topic
@@ -36,37 +35,18 @@ JARS = (
 )
 COMPACT = '[[steps]]\ndo = "compact"\n'
 HOME = CACHE / f"spark-{SPARK}-tables"
-INSTALL_S = 900
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
     """Return the Python of an environment with PySpark of an earlier version, and get the jars."""
-    found = HOME / "venv" / "bin" / "python"
     try:
         for group, artifact, version in JARS:
             if not (place := HOME / "jars" / f"{artifact}-{version}").exists():
                 resolve(place, group, artifact, version)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    # scripts/setup puts it beside Python if it is not on PATH.
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("there is no uv")
-    for command in (
-        ["venv", "--quiet", "--allow-existing", "--python", sys.executable, str(HOME / "venv")],
-        ["pip", "install", "--quiet", "--python", str(found), f"pyspark=={SPARK}.*"],
-    ):
-        done = subprocess.run(
-            [uv, *command],
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            pytest.skip(f"PySpark {SPARK} cannot be installed: {done.stderr[-300:]}")
-    return found
+    return python_with(HOME.name, f"pyspark=={SPARK}.*")
 
 
 @pytest.mark.heavy

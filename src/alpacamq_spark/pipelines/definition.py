@@ -36,8 +36,15 @@ class SparkSettings(Part, frozen=True, kw_only=True):
     master: str | None = None
     remote: str | None = None
     settings: Mapping[str, str | int | float | bool] = {}
+    # For clusters without AlpacaMQ: the archive of `alpacactl pipeline package`, and the Python of workers.
+    package: str | None = None
+    python: str | None = None
 
     def check(self, place: str) -> None:
+        for name in ("package", "python"):
+            is_local = self.master is None or self.master.startswith("local")
+            if getattr(self, name) is not None and is_local:
+                raise InvalidPipeline(f"{place}.{name} is for the workers of a cluster: set {place}.master")
         if self.master is not None and self.remote is not None:
             raise InvalidPipeline(f"{place}: master and remote exclude each other")
         if self.remote is not None and not self.remote.startswith("sc://"):

@@ -37,6 +37,10 @@ class BadPlan(AlpacaError):
 _OURS = re.compile(r"^\s*(?:pyspark\S*: )?(alpacamq\w*(?:\.\w+)+)\.(\w+): (.+)$", re.MULTILINE)
 # What a query says with raise_error.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_NO_CONNECTOR = re.compile(
+    r"^ModuleNotFoundError: No module named '(?:alpacamq|alpacamq_spark)'", re.MULTILINE
+)
+_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _MAX_LENGTH = 600
 
 
@@ -77,6 +81,13 @@ def translate_error(text: str) -> AlpacaError:
         return next((kind for kind in known if kind.__name__ == name), PipelineFailed)(message)
     if (raised := _RAISED.search(text)) is not None:
         return PipelineFailed(raised[1])
+    if _NO_CONNECTOR.search(text):
+        return PipelineFailed(
+            "the Python of the Spark workers has no AlpacaMQ: install it there, or set spark.package to the "
+            "archive that `alpacactl pipeline package` builds"
+        )
+    if (other := _OTHER_PYTHON.search(text)) is not None:
+        return PipelineFailed(other[1])
     return PipelineFailed(_first_words(text))
 
 

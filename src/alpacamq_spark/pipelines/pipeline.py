@@ -29,6 +29,7 @@ from .definition import (
     DeadLetters,
     Kind,
     Replay,
+    SparkSettings,
     Tables,
     Transform,
     check_trigger,
@@ -81,6 +82,14 @@ class Pipeline:
     @property
     def checkpoint_place(self) -> str:
         return self.place(self.definition.checkpoint or f"{_CHECKPOINTS}/{self.name}")
+
+    @property
+    def spark(self) -> SparkSettings:
+        """The settings of the session, with an absolute path of the archive for workers."""
+        settings = self.definition.spark
+        if settings.package is None:
+            return settings
+        return msgspec.structs.replace(settings, package=self.place(settings.package))
 
     @property
     def service(self) -> Service:
@@ -145,7 +154,7 @@ class Pipeline:
             return self._run_on(spark, listener, interruption)
         path = local_path(self.checkpoint_place)
         log = None if path is None or self.definition.spark.remote else path / "spark.log"
-        with translate_spark_errors(), session_for(self.name, self.definition.spark, log) as session:
+        with translate_spark_errors(), session_for(self.name, self.spark, log) as session:
             return self._run_on(session, listener, interruption)
 
     def check_broker(self) -> None:

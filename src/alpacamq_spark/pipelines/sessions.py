@@ -53,7 +53,9 @@ def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterat
             # Avoids a warning on machines that cannot resolve their own name.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         with _redirect_console(log):
-            session = spark_session(name, master=master, settings=own)
+            session = spark_session(
+                name, master=master, settings=own, package=settings.package, python=settings.python
+            )
     try:
         yield session
     finally:

@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alpacamq.cli.cells import size
 from alpacamq.cli.commands import add_verb, verbs_of
 from alpacamq.cli.output import Output, Table, print_message
 from alpacamq.cli.parsing import CommandError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from alpacamq.cli.yaml import Plain
 
 DIRECTORY = "pipelines"
+PACKAGE = "alpacamq-workers.zip"
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -69,6 +71,20 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )
     sql.add_argument("file", type=Path, help=FILE_HELP)
     sql.add_argument("query", help="for example: SELECT count(*) FROM archive")
+
+    package = add_verb(
+        verbs, common, "package", "build the archive for a Spark cluster without AlpacaMQ", _package,
+        ["alpacactl pipeline package", "alpacactl pipeline package workers.zip --without-numpy"],
+    )  # fmt: skip
+    package.description = (
+        "Build an archive of the connector and of the packages that it needs on workers, from those "
+        "installed here, for the setting spark.package of a pipeline. Workers need PySpark with PyArrow, the "
+        "same version of Python and the same kind of machine as this one; both are checked."
+    )
+    package.add_argument("file", type=Path, nargs="?", default=Path(PACKAGE), help=f"default: {PACKAGE}")
+    package.add_argument(
+        "--without-numpy", action="store_true", help="for workers that have NumPy: a smaller archive"
+    )
 
     doctor = add_verb(
         verbs, common, "doctor", "check the requirements of pipelines on this machine", _doctor,
@@ -135,6 +151,26 @@ def _sql(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.pipelines.archive.queries import query_sink
 
     show(query_sink(pipeline, parsed.query), output)
+
+
+def _package(parsed: argparse.Namespace, output: Output) -> None:
+    need_spark()
+    from alpacamq_spark.package.build import build_package
+
+    built = build_package(parsed.file, numpy=not parsed.without_numpy)
+    output.show(
+        {
+            "file": str(built.path),
+            "for": built.manifest.described,
+            "files": built.files,
+            "bytes": built.size,
+            "unpacked_bytes": built.unpacked_size,
+        },
+        Table(
+            ["file", "for", "size", "unpacked"],
+            [[str(built.path), built.manifest.described, size(built.size), size(built.unpacked_size)]],
+        ),
+    )
 
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:

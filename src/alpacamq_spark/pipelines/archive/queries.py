@@ -33,7 +33,7 @@ def query_sink(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None"
     definition = pipeline.definition
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
     log = None if checkpoint is None or definition.spark.remote else checkpoint.log
-    with translate_spark_errors(), session_for(pipeline.name, definition.spark, log) as session:
+    with translate_spark_errors(), session_for(pipeline.name, pipeline.spark, log) as session:
         return _run_query(define, session, query)
 
 
