@@ -65,8 +65,11 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
         from .options import warn_of_ignored, write_options
+        from .worker import skip_modules_in_collections
         from .write.writer import StreamWriter
 
+        # Spark asks for the writer in every micro-batch.
+        skip_modules_in_collections()
         options = write_options(self.options)
         warn_of_ignored(options.ignored)
         try:

@@ -32,6 +32,7 @@ from alpacamq_spark.arrays import array, binary_scalar, flags
 from alpacamq_spark.errors import DataLost, ReadStalled
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
+from alpacamq_spark.worker import skip_modules_in_collections
 
 from .ranges import OffsetRange
 
@@ -425,6 +426,7 @@ def read_range(
     decoding: "Decoding | None" = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read everything in the range that is visible with this isolation, as Arrow batches."""
+    skip_modules_in_collections()
     waiting: list[Unpacked] = []
     size = records = 0
     with Cluster(*servers, login=login, tls=tls) as cluster, ExitStack() as stack:

@@ -16,6 +16,7 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
+from alpacamq_spark.worker import skip_modules_in_collections
 
 from .rows import check_columns
 from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
@@ -85,6 +86,7 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         return _stage(self._options, batch, batches)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
+        skip_modules_in_collections()
         with self._options.connect() as cluster:
             commit(cluster, _staged(messages))
 
@@ -116,6 +118,7 @@ def check_reachable(options: WriteOptions) -> None:
 
 
 def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
+    skip_modules_in_collections()
     context = _task()
     with options.connect() as cluster:
         area = StagingArea(cluster, options, batch, context.partitionId(), context.attemptNumber())
