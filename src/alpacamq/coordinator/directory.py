@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
-from alpacamq.model.deadlines import NamedDeadlines
+from alpacamq.model.deadlines import NamedDeadlines, earlier
 from alpacamq.model.errors import (
     GroupIdNotFound,
     InconsistentGroupProtocol,
@@ -206,8 +206,7 @@ class GroupDirectory:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        ends = (self._wakes.next_ms, self._expiries.next_ms)
-        return min((end for end in ends if end is not None), default=None)
+        return earlier(self._wakes.next_ms, self._expiries.next_ms)
 
     def tick(self, now_ms: int) -> Outcome:
         """Run the deadlines of all groups; delete expired offsets and groups."""

@@ -313,7 +313,9 @@ class Offsets:
             del self._ended[next(iter(self._ended))]
 
     def _put(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> Change:
-        self._committed.setdefault(group, {})[partition] = committed
+        if (offsets := self._committed.get(group)) is None:
+            offsets = self._committed[group] = {}
+        offsets[partition] = committed
         return Change(key(OFFSET, group, *partition), encode(committed))
 
     def _remove(self, group: str, partition: TopicPartition) -> list[Change]:
@@ -417,11 +419,12 @@ def commit_offsets(
     for each in offsets:
         error: AlpacaError | None = None
         # A negative offset is stored as it is: clients take it for none, and reset a group that way.
-        if not _is_of_known_topic(each, id_of):
-            error = UnknownTopic(f"topic {each.topic!r} with id {each.topic_id} is unknown")
-        elif len(each.metadata.encode()) > max_metadata_bytes:
+        topic, topic_id, metadata = each.topic, each.topic_id, each.metadata
+        if not _is_of_known_topic(topic_id, id_of(topic)):
+            error = UnknownTopic(f"topic {topic!r} with id {topic_id} is unknown")
+        elif metadata and len(metadata.encode()) > max_metadata_bytes:
             error = OffsetMetadataTooLarge(
-                f"the metadata of the offset of {each.topic}-{each.partition} is longer than "
+                f"the metadata of the offset of {topic}-{each.partition} is longer than "
                 f"{max_metadata_bytes} bytes"
             )
         else:
@@ -429,17 +432,18 @@ def commit_offsets(
                 offset=each.offset,
                 committed_at_ms=now_ms,
                 leader_epoch=each.leader_epoch,
-                metadata=each.metadata,
-                topic_id=each.topic_id,
+                metadata=metadata,
+                topic_id=topic_id,
             )
-            changes += store(TopicPartition(TopicName(each.topic), each.partition), committed)
-        results.append(PartitionResult(topic=each.topic, partition=each.partition, error=error))
+            changes += store(TopicPartition(TopicName(topic), each.partition), committed)
+        results.append(PartitionResult(topic=topic, partition=each.partition, error=error))
     return changes, PartitionResults(partitions=tuple(results))
 
 
-def _is_of_known_topic(offset: OffsetToCommit, id_of: Callable[[str], TopicId]) -> bool:
-    """Return whether an offset is of the topic of that name, and not of a deleted or later one."""
-    return offset.topic_id == id_of(offset.topic) != NO_TOPIC_ID
+def _is_of_known_topic(topic_id: TopicId, current_id: TopicId) -> bool:
+    """Return whether an offset is of the topic that has its name, and not of a deleted or later one."""
+    # Comparing UUIDs is a call of Python.
+    return (topic_id is current_id or topic_id == current_id) and current_id is not NO_TOPIC_ID
 
 
 def delete_offsets(

@@ -14,6 +14,13 @@ NO_DEADLINE = -1
 _STALE_ENTRIES_KEPT = 64
 
 
+def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    """Return the earlier of two deadlines, either of which may be missing."""
+    if one_ms is None:
+        return other_ms
+    return one_ms if other_ms is None or one_ms < other_ms else other_ms
+
+
 class Timed(Protocol):
     """An object with a deadline in milliseconds, or NO_DEADLINE."""
 

@@ -302,7 +302,8 @@ def write_new_batch(
     """Build the batch of a producer; its records have offsets from 0 on. Faster than `write_batch`."""
     base_timestamp = records[0][3]
     newest = base_timestamp if len(records) == 1 else max([record[3] for record in records])
-    body: bytes | bytearray = b"".join(_encoded(records, base_timestamp))
+    body: bytes | bytearray
+    body = _encoded_alone(records[0]) if len(records) == 1 else b"".join(_encoded(records, base_timestamp))
     if codec is not Codec.NONE:
         body = compress(codec, body, level)
     return frame_records(
@@ -315,6 +316,27 @@ def write_new_batch(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
+
+
+def _encoded_alone(record: NewRecord) -> bytes:
+    """Return the only record of a batch, encoded."""
+    key, value, headers, _ = record
+    varints, small = _VARINTS, len(_VARINTS)
+    if key is None:
+        key_bytes, key = b"\1", b""
+    else:
+        key_bytes = varints[length] if (length := len(key)) < small else _varint(length)
+    if value is None:
+        value_bytes, value = b"\1", b""
+    else:
+        value_bytes = varints[length] if (length := len(value)) < small else _varint(length)
+    count = b"\0" if not headers else _encoded_headers(headers)
+    size = 3 + len(key_bytes) + len(key) + len(value_bytes) + len(value) + len(count)
+    # It has no attributes, and is the batch's own age and place.
+    return b"%b\0\0\0%b%b%b%b%b" % (
+        varints[size] if size < small else _varint(size),
+        key_bytes, key, value_bytes, value, count,
+    )  # fmt: skip
 
 
 def _encoded(records: Sequence[NewRecord], base_timestamp: int) -> list[bytes]:

@@ -136,6 +136,12 @@ class HandlesOneByOne:
 
     def handle(self, batch: Sequence[Pending], now_ms: int) -> Outcome:
         """Handle requests in order; everything they change is one outcome."""
+        if len(batch) == 1:
+            ((request, reply_to),) = batch
+            try:
+                return self.HANDLERS[type(request)](self, request, reply_to, now_ms)
+            except AlpacaError as error:
+                return Outcome(replies=[Reply(reply_to, error.with_traceback(None))])
         outcome = Outcome()
         for request, reply_to in batch:
             try:

@@ -62,7 +62,8 @@ def read_request_header(frame: memoryview) -> RequestHeader:
             raise _wrong(key, version, "tagged fields are cut off") from error
         except Malformed as error:
             raise _wrong(key, version, f"tagged fields: {error}") from error
-    return RequestHeader(key, version, correlation_id, client_id, at)
+    # Without the constructor of the named tuple, which is a call of Python.
+    return tuple.__new__(RequestHeader, (key, version, correlation_id, client_id, at))
 
 
 def _start_only(frame: memoryview) -> RequestHeader:

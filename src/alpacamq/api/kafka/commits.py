@@ -13,12 +13,15 @@ from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.coordinator.messages import CommitRequest, OffsetToCommit, PartitionResults
 from alpacamq.model.errors import AlpacaError, StaleMemberEpoch
-from alpacamq.model.ids import TopicName
-from alpacamq.protocol.apis import APIS, ApiKey
+from alpacamq.model.ids import TopicId, TopicName
+from alpacamq.protocol.commit_codec import (
+    TOPIC_IDS_FROM,
+    CommitCall,
+    decode_offset_commit,
+    encode_offset_commit_response,
+)
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.framing import RequestHeader, response_frame
-from alpacamq.protocol.messages import committed_offsets as wire
-from alpacamq.protocol.schema import decode, encode
+from alpacamq.protocol.framing import RequestHeader
 from alpacamq.telemetry.tracing import ClientApi
 
 from .errors import code_of
@@ -27,57 +30,46 @@ if TYPE_CHECKING:
     from .connection import Answer, Connection
 
 MEMBER_EPOCHS_FROM = 9
-_TOPIC_IDS_FROM = 10
-_API = APIS[ApiKey.OFFSET_COMMIT]
 
 
 class _Commit:
-    """A commit whose reply is pending."""
+    """A commit whose reply is pending; the host of the coordinator passes the reply on."""
 
-    __slots__ = ("_answer", "_broker", "_header", "_offsets", "_request")
+    __slots__ = ("_answer", "_broker", "_call", "_header", "_offsets")
 
     def __init__(
         self,
         broker: Broker,
         answer: "Answer",
         header: RequestHeader,
-        request: wire.OffsetCommitRequest,
+        call: CommitCall,
         offsets: Sequence[OffsetToCommit],
     ) -> None:
         self._broker = broker
         self._answer = answer
         self._header = header
-        self._request = request
+        self._call = call
         self._offsets = offsets
 
-    def replied(self, reply: PartitionResults | AlpacaError) -> None:
+    def done(self) -> bool:
+        """Return False: the response keeps its place even if the client has gone."""
+        return False
+
+    def set_result(self, reply: PartitionResults | AlpacaError) -> None:
         """Send the response."""
+        _, version, correlation_id, client_id, _ = self._header
+        codes: Sequence[ErrorCode]
         if isinstance(reply, AlpacaError):
-            codes = [code_of_commit(reply, self._header.api_version)] * len(self._offsets)
+            codes = [code_of_commit(reply, version)] * len(self._offsets)
         else:
-            origin = Origin(ClientApi.KAFKA, self._header.client_id or "", self._request.group_id)
+            origin = Origin(ClientApi.KAFKA, client_id or "", self._call.group)
             record_commits(self._broker.topics, self._offsets, reply, origin)
             codes = codes_of(reply)
         for code in codes:
             if code:
                 self._answer.refused(code)
-        code_at = iter(codes)
-        topics = [
-            wire.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    wire.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=next(code_at)
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in self._request.topics
-        ]
-        version = self._header.api_version
-        body = encode(wire.OffsetCommitResponse(topics=topics), version)
-        self._answer.fill((response_frame(_API, version, self._header.correlation_id, body),))
+        frame = encode_offset_commit_response(version, correlation_id, self._call.topics, codes)
+        self._answer.fill((frame,))
 
 
 class OffsetCommits:
@@ -88,49 +80,49 @@ class OffsetCommits:
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> bool:
         """Commit the offsets of a small request; return False if that takes more than this."""
-        access = self._broker.access
         if (meter := connection.meter) is not None and meter.is_time_due:
             return False
-        if access.limits(connection.caller):
+        if self._broker.access.limits(connection.caller):
             return False
-        request = decode(wire.OffsetCommitRequest, header.api_version, frame, header.body_at)
-        offsets = self._to_commit(request, header.api_version)
-        groups = self._broker.groups
-        if not offsets or (host := groups.loaded_host(request.group_id)) is None:
+        version = header.api_version
+        call = decode_offset_commit(version, frame, header.body_at)
+        group, generation, member_id, instance_id, _ = call
+        offsets = self._to_commit(call, is_by_id=version >= TOPIC_IDS_FROM)
+        if not offsets or (host := self._broker.groups.loaded_host(group)) is None:
             return False
         asked = CommitRequest(
-            group=request.group_id,
+            group=group,
             offsets=offsets,
-            generation=request.generation_id_or_member_epoch,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
+            generation=generation,
+            member_id=member_id,
+            instance_id=instance_id,
         )
-        commit = _Commit(self._broker, connection.reserve(), header, request, offsets)
-        host.submit_for(asked, commit.replied)
+        host.submit_to(_Commit(self._broker, connection.reserve(), header, call, offsets), asked)
         return True
 
-    def _to_commit(self, request: wire.OffsetCommitRequest, version: int) -> tuple[OffsetToCommit, ...]:
+    def _to_commit(self, call: CommitCall, *, is_by_id: bool) -> tuple[OffsetToCommit, ...]:
         """Return the offsets of a request; nothing if a partition does not exist."""
         image = self._broker.topics.image
         offsets: list[OffsetToCommit] = []
-        for named in request.topics:
-            if version < _TOPIC_IDS_FROM:
-                topic = image.topics.get(TopicName(named.name))
+        for key, partitions in call.topics:
+            if is_by_id:
+                topic = image.topic_by_id(TopicId(bytes=key))
             else:
-                topic = image.topic_by_id(named.topic_id)
+                topic = image.topics.get(TopicName(key.decode()))
             if topic is None:
                 return ()
-            for each in named.partitions:
-                if not 0 <= each.partition_index < topic.partitions:
+            name, topic_id, count = topic.name, topic.id, topic.partitions
+            for index, offset, leader_epoch, metadata in partitions:
+                if not 0 <= index < count:
                     return ()
                 offsets.append(
                     OffsetToCommit(
-                        topic=topic.name,
-                        partition=each.partition_index,
-                        offset=each.committed_offset,
-                        leader_epoch=each.committed_leader_epoch,
-                        metadata=each.committed_metadata or "",
-                        topic_id=topic.id,
+                        topic=name,
+                        partition=index,
+                        offset=offset,
+                        leader_epoch=leader_epoch,
+                        metadata=metadata,
+                        topic_id=topic_id,
                     )
                 )
         return tuple(offsets)

@@ -812,17 +812,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_over_limit(self) -> bool:
         limits = self._limits
+        requests, answered_bytes = len(self._answers), self._answered_bytes
+        if queued_bytes := self._outbox.queued_bytes:
+            requests += self._outbox.queued_pieces
+            answered_bytes += queued_bytes
         return (
-            len(self._answers) + self._outbox.queued_pieces >= limits.connection_in_flight_requests
-            or self._answered_bytes + self._outbox.queued_bytes >= limits.connection_in_flight_bytes
+            requests >= limits.connection_in_flight_requests
+            or answered_bytes >= limits.connection_in_flight_bytes
         )
 
     def _review(self) -> None:
         """Pause or resume reading, depending on the limits."""
-        if not self.is_closed:
-            self._close_if_sent()
         if self.is_closed:
             return
+        if self._close_reason is not None:
+            self._close_if_sent()
         pause = self._held or self._awaits_room or self._mute_timer is not None or self._is_over_limit()
         if pause == self._paused:
             return

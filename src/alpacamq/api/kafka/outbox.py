@@ -154,15 +154,25 @@ class SocketOutbox(Outbox):
 
     def _send(self) -> None:
         budget = _TURN_BYTES
+        queue = self._queue
         try:
-            while self._queue:
+            while queue:
                 if budget <= 0:
                     raise BlockingIOError
-                self._join_small()
-                head = self._queue[0]
-                sent = (
-                    self._send_slice(head, budget) if isinstance(head, Readable) else self._send_bytes(budget)
-                )
+                if len(queue) > 1 or isinstance(queue[0], Readable):
+                    self._join_small()
+                head = queue[0]
+                if isinstance(head, Readable):
+                    sent = self._send_slice(head, budget)
+                elif len(queue) > 1 or self._sent_of_head or len(head) > budget:
+                    sent = self._send_bytes(budget)
+                else:
+                    sent = self._socket.send(head)
+                    self.queued_bytes -= sent
+                    if sent == len(head):
+                        queue.popleft()
+                    else:
+                        self._sent_of_head = sent
                 self.sent_bytes += sent
                 budget -= sent
         except BlockingIOError:
@@ -174,8 +184,6 @@ class SocketOutbox(Outbox):
     def _join_small(self) -> None:
         """Make one piece of the small ones at the head, which one system call sends."""
         queue = self._queue
-        if len(queue) == 1 and not isinstance(queue[0], Readable):
-            return
         joined: list[bytes | bytearray | memoryview] = []
         size = 0
         while queue and size_of(piece := queue[0]) <= _SMALL_BYTES and size < _JOINED_BYTES:

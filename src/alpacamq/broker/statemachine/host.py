@@ -337,7 +337,8 @@ class StateMachineHost(Generic[M]):
             loop.call_soon(self._handle_gathered)
 
     def _handle_gathered(self) -> None:
-        self._posted_once.clear()
+        if self._posted_once:
+            self._posted_once.clear()
         # Events that are posted meanwhile, such as results of reads, have to wait for the next turn.
         left = min(len(self._gathered), MAX_REQUESTS)
         try:
@@ -350,7 +351,11 @@ class StateMachineHost(Generic[M]):
                 asyncio.get_running_loop().call_soon(self._handle_gathered)
 
     def _next_batch(self, limit: int) -> list[Pending]:
-        batch: list[Pending] = []
+        if self._batching is None and len(self._gathered) <= limit:
+            batch = list(self._gathered)
+            self._gathered.clear()
+            return batch
+        batch = []
         weight = 0
         while self._gathered and len(batch) < limit:
             if self._batching is not None:
@@ -530,14 +535,15 @@ class StateMachineHost(Generic[M]):
         return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
-        if not any(entry is outcomes for entry in self._in_flight):
+        in_flight = self._in_flight
+        if not (in_flight and in_flight[0] is outcomes) and not any(each is outcomes for each in in_flight):
             return  # the machine these records belonged to has failed meanwhile
         if isinstance(append.outcome, AlpacaError):
             self._fail(append.outcome)
             return
         # Records become durable in order; a refusal is immediate and fails the machine above.
-        assert self._in_flight[0] is outcomes
-        self._in_flight.popleft()
+        assert in_flight[0] is outcomes
+        in_flight.popleft()
         for outcome in outcomes:
             self._deliver(outcome)
 

@@ -25,6 +25,7 @@ from alpacamq.coordinator.messages import (
 )
 from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
 from alpacamq.coordinator.records import GENERATION, StoredGroup
+from alpacamq.model.deadlines import earlier
 from alpacamq.model.errors import (
     AlpacaError,
     FencedInstanceId,
@@ -236,7 +237,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        return self.state is ClassicState.EMPTY
+        return self._rebalance.state is ClassicState.EMPTY
 
     @property
     def is_unused(self) -> bool:
@@ -246,8 +247,7 @@ class ClassicGroup:
     @property
     def next_deadline_ms(self) -> int | None:
         """Return when to call `tick`; may be early, never late."""
-        ends = (self._roster.next_end_ms, self._rebalance.next_deadline_ms)
-        return min((end for end in ends if end is not None), default=None)
+        return earlier(self._roster.next_end_ms, self._rebalance.next_deadline_ms)
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
         """Join a member. The JoinReply is sent at once or when the rebalance completes."""

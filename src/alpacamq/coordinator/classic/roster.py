@@ -19,6 +19,7 @@ import msgspec
 from alpacamq.coordinator.messages import JoinedMember, JoinReply, JoinRequest, Protocol, SyncReply
 from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
 from alpacamq.coordinator.records import CLASSIC, GENERATION, StoredGroup, StoredMember, key
+from alpacamq.model.deadlines import earlier
 from alpacamq.model.errors import FencedInstanceId, RebalanceInProgress, UnknownMember
 from alpacamq.model.state_machine import Change, Outcome, Reply
 
@@ -305,8 +306,8 @@ class Rebalance:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        ends = (self._initial_delay_ends_ms, self._join_ends_ms, self._sync_ends_ms)
-        return min((end for end in ends if end is not None), default=None)
+        joined_ms = earlier(self._initial_delay_ends_ms, self._join_ends_ms)
+        return earlier(joined_ms, self._sync_ends_ms)
 
     def begin(self, now_ms: int, out: Outcome, cause: RebalanceCause, members: Sequence[str]) -> None:
         """Start a rebalance, or continue the current one."""
