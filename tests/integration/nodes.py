@@ -57,7 +57,8 @@ class Node(Program):
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the log events of this name."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        # The last line may be half written.
+        lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [event for event in found if event["event"] == name]
 

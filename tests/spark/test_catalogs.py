@@ -87,8 +87,8 @@ def test_a_table_in_a_catalog_in_postgresql_has_every_record_once(
     make_topic(cluster, topic)
     pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, uri=postgresql))
     send(workshop.broker, topic, numbered(0, 8))
-    for step in steps("iceberg").values():
-        cut_off(workshop, pipeline, monkeypatch, step)
+    for name in ("before the commit", "after the commit"):
+        cut_off(workshop, pipeline, monkeypatch, steps("iceberg")[name])
     send(workshop.broker, topic, numbered(8, 20))
     run_to_the_end(workshop, pipeline)
     warehouse = str(workshop.directory / "lake")
