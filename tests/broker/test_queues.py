@@ -276,6 +276,13 @@ async def test_acknowledgements_of_one_turn_are_one_write(tmp_path: Path) -> Non
         assert disk.writes == 1
 
 
+async def test_a_wait_for_queues_that_are_not_available_ends_early(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        unknown = QueueId("workers", "unknown")
+        async with asyncio.timeout(60):
+            await broker.queues.wait_for_messages({unknown: None}, 600_000)
+
+
 async def test_a_share_consumer_is_woken_by_new_and_released_messages(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=2)

@@ -71,6 +71,8 @@ __all__ = ["Delivery", "FailureCause", "LeasedRecord", "Queues", "Receipted", "R
 _SKIP_SECONDS = 2.0
 # When a receive tries again whose messages could not be read.
 _UNREADABLE_SECONDS = 0.05
+# When a wait ends for which no queue is available.
+_UNAVAILABLE_SECONDS = 0.5
 # When a receive finds only expired messages, it leases this many at once to skip them.
 _SKIPPED_AT_ONCE = 500
 
@@ -422,7 +424,11 @@ class Queues:
         await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer, partitions=some))
 
     async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
-        """Return when one of these partitions (None: all) may have messages to lease, or after `wait_ms`."""
+        """Return when one of these partitions (None: all) may have messages to lease, or after `wait_ms`.
+
+        Returns early if none can be waited on, as while their queues move to another broker: the caller tries
+        again, and with that finds out whether they have messages.
+        """
         waiting = {
             asyncio.ensure_future(self._wait(queue, partitions, wait_ms))
             for queue, partitions in places.items()
@@ -433,7 +439,7 @@ class Queues:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     if any(task.result() for task in done):
                         return
-                await asyncio.Event().wait()  # none can be waited on: wait for the timeout
+                await asyncio.sleep(_UNAVAILABLE_SECONDS)
         except TimeoutError:
             return
         finally:
