@@ -16,6 +16,7 @@ import httpx
 import pytest
 from benchmarks import page as benchmarks_page
 
+from alpacamq.broker.health import ALL
 from alpacamq.cli.doctor import LOW_DISK
 from alpacamq.cli.reference import all_commands
 from alpacamq.model.errors import AlpacaError, UnknownTopic
@@ -495,6 +496,11 @@ def test_named_commands_and_options_exist(page: Path) -> None:
     sections = {key.partition(".")[0] for key in options}
     for name in re.findall(r"`([a-z]+\.[a-z_]+_[a-z_]+)(?: = [^`]*)?`", page.read_text()):
         assert name in options or name.partition(".")[0] not in sections, f"{page.name}: {name}"
+
+
+def test_every_health_check_is_documented() -> None:
+    page = (DOCS / "guide" / "monitoring.md").read_text()
+    assert re.findall(r"^\| `([a-z_]+)` \| .* \| (?:`/readyz`, )?`/healthz` \|$", page, re.MULTILINE) == list(ALL)
 
 
 def test_every_queue_setting_is_documented_with_its_default() -> None:
