@@ -549,8 +549,10 @@ def test_named_options_of_commands_exist(page: Path) -> None:
     for line in re.findall(r"`alpacactl ([^`]+)`", page.read_text()):
         words = line.split()
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        if (key := next((key for n in (2, 1) if (key := tuple(words[:n])) in commands), None)) is not None:
-            assert options <= options_of(commands[key], words), f"{page.name}: alpacactl {line}"
+        for key in (tuple(words[:2]), tuple(words[:1])):
+            if key in commands:
+                assert options <= options_of(commands[key], words), f"{page.name}: alpacactl {line}"
+                break
 
 
 def options_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
