@@ -1,5 +1,6 @@
 """Tests of the documentation: examples run, links resolve, generated parts are current."""
 
+import argparse
 import importlib
 import os
 import re
@@ -7,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +17,14 @@ import httpx
 import pytest
 from benchmarks import page as benchmarks_page
 
+from alpacamq.api.rest.table import ROUTES
+from alpacamq.broker.health import ALL
 from alpacamq.cli.doctor import LOW_DISK
 from alpacamq.cli.reference import all_commands
 from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.topics import SETTINGS
 from alpacamq.node.config import OPTIONS, load
+from alpacamq.telemetry.metrics_catalogue import CATALOGUE
 
 from . import tokens
 from .brokers import Broker
@@ -56,6 +60,18 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 # Of pictures that depend on the colours of the reader, which Markdown has no form for.
 IMAGE = re.compile(r'<(?:source|img) [^>]*?(?:srcset|src)="([^"]+)"')
 SPACES = re.compile(r" +")
+# The first words of topic settings that no other system has settings with.
+OWN_SETTINGS = {"queue", "trace", "table", "confluent", "cleanup", "retention", "segment", "flush"}
+REGISTRY_PATHS = (
+    "/schemas",
+    "/subjects",
+    "/config",
+    "/mode",
+    "/compatibility",
+    "/contexts",
+    "/v1",
+    "/descriptions",
+)
 EXAMPLE_S = 60
 SPARK_S = 300
 # Commands that no example can run, by the beginning of their lines, with the reason.
@@ -495,6 +511,87 @@ def test_named_commands_and_options_exist(page: Path) -> None:
     sections = {key.partition(".")[0] for key in options}
     for name in re.findall(r"`([a-z]+\.[a-z_]+_[a-z_]+)(?: = [^`]*)?`", page.read_text()):
         assert name in options or name.partition(".")[0] not in sections, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_metrics_and_alerts_exist(page: Path) -> None:
+    text = page.read_text()
+    names = {each.name for each in CATALOGUE}
+    names |= {f"{name}{suffix}" for name in names for suffix in ("_bucket", "_count", "_sum")}
+    assert set(re.findall(r"\balpacamq_[a-z_]+", text)) - {"alpacamq_spark"} <= names
+    alerts = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
+    assert set(re.findall(r"`(AlpacaMQ[A-Z]\w+)`", text)) <= set(re.findall(r"alert: (\w+)", alerts))
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_topic_settings_exist(page: Path) -> None:
+    """Of text like `queue.ttl.ms` and `retention.ms=1000`, whose values are valid."""
+    for name, value in re.findall(r"`([a-z]+(?:\.[a-z]+)+)(?:=([^`]*))?`", page.read_text()):
+        if name.partition(".")[0] in OWN_SETTINGS:
+            assert name in SETTINGS, f"{page.name}: {name}"
+            if value and value == value.lower():
+                SETTINGS[name].parse(name, value)
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_requests_exist(page: Path) -> None:
+    """Of text like `GET /topics/{topic}`; the schema registry has its own paths."""
+    known = {(route.method, shape(route.path)) for route in ROUTES}
+    for method, path in re.findall(r"`(GET|POST|PUT|PATCH|DELETE) (/[^\s`?]*)", page.read_text()):
+        if not path.startswith(REGISTRY_PATHS) and path != "/":
+            assert (method, shape(path)) in known, f"{page.name}: {method} {path}"
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_options_of_commands_exist(page: Path) -> None:
+    """Of text like `alpacactl topics create NAME --partitions 6`."""
+    commands = {command.words: command.parser for command in all_commands()}
+    for line in re.findall(r"`alpacactl ([^`]+)`", page.read_text()):
+        words = line.split()
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        for key in (tuple(words[:2]), tuple(words[:1])):
+            if key in commands:
+                assert options <= options_of(commands[key], words), f"{page.name}: alpacactl {line}"
+                break
+
+
+def options_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
+    """Return the options of a command, and of its own commands that are among these words."""
+    found = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word in set(words) & set(action.choices):
+                found |= options_of(action.choices[word], words)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_linked_headings_exist(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        if "://" not in target and linked.suffix == ".md":
+            assert heading in anchors(linked), f"{page.name} links to {target}#{heading}"
+
+
+def shape(path: str) -> str:
+    """Return a path without the names of its parameters."""
+    return re.sub(r"\{[^}]*\}|[A-Z]+", "{}", path)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of the headings of a page in links."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = (
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each) for each in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    )
+    return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings}
+
+
+def test_every_health_check_is_documented() -> None:
+    page = (DOCS / "guide" / "monitoring.md").read_text()
+    assert re.findall(r"^\| `([a-z_]+)` \| .* \| (?:`/readyz`, )?`/healthz` \|$", page, re.MULTILINE) == list(
+        ALL
+    )
 
 
 def test_every_queue_setting_is_documented_with_its_default() -> None:
