@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -33,7 +34,7 @@ JOB_S = 600
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("package") / "alpacamq-workers.zip"
-    return build_package(path).path
+    return build_package(path, numpy=True).path
 
 
 def changed(archive: Path, path: Path, **manifest: str) -> Path:
@@ -48,15 +49,15 @@ def test_an_archive_has_what_tasks_need_and_nothing_of_the_broker(archive: Path,
         names = set(found.namelist())
     roots = {name.split("/")[0] for name in names}
     assert roots == {
-        *("alpacamq", "alpacamq_spark", "pyspark_alpacamq", "last", MANIFEST),
-        *("cramjam", "fastcrc", "google", "lz4", "msgspec", "zstandard"),
+        *("alpacamq", "alpacamq_spark", "pyspark_alpacamq", MANIFEST),
+        *("cramjam", "fastcrc", "google", "lz4", "msgspec", "numpy", "numpy.libs", "zstandard"),
     }
     assert "alpacamq_spark/read/reader.py" in names
     assert not {name for name in names if name.startswith(("alpacamq/broker", "alpacamq_spark/pipelines"))}
     # Equal for equal contents, and much smaller where workers have NumPy.
-    again = build_package(tmp_path / "again.zip")
+    again = build_package(tmp_path / "again.zip", numpy=True)
     assert again.path.read_bytes() == archive.read_bytes()
-    assert build_package(tmp_path / "small.zip", numpy=False).size < again.size / 2
+    assert build_package(tmp_path / "small.zip").size < again.size / 2
 
 
 def test_an_archive_that_does_not_fit_the_driver_is_refused(archive: Path, tmp_path: Path) -> None:
@@ -77,10 +78,18 @@ def test_an_archive_that_does_not_fit_the_driver_is_refused(archive: Path, tmp_p
 def test_a_worker_of_another_platform_says_what_the_archive_is_for(archive: Path, tmp_path: Path) -> None:
     with ZipFile(archive) as found:
         found.extractall(tmp_path)
-    command = [sys.executable, "-c", "import alpacamq_spark.read.reader as r; print(r.__file__)"]
+    script = "import alpacamq_spark.commit as r; print(r.__file__)"
+    command = [sys.executable, "-c", script]
     environment = {"PYTHONPATH": str(tmp_path)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.startswith(str(tmp_path))
+    # Without the packages of this environment.
+    bare = [sys.executable, "-S", "-c", script]
+    ran = subprocess.run(bare, env=environment, capture_output=True, text=True, check=True)
+    for name in ("numpy", "numpy.libs"):
+        shutil.rmtree(tmp_path / name)
+    ran = subprocess.run(bare, env=environment, capture_output=True, text=True, check=False)
+    assert "has no NumPy: install it there, or build the archive with" in ran.stderr
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     other = {"python": "3.9", "extensions": ".cpython-39-aarch64-linux-gnu.so"}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest | other))
@@ -142,7 +151,7 @@ def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def examples(page: str, broker: Broker, spark: StandaloneCluster) -> list[tuple[str, str]]:
     """Return the examples of the section of a page, with the addresses of this test."""
     text = (GUIDE / page).read_text()
-    section = text[text.index(SECTION) :].split("\n## ")[1]
+    section = text[text.index(SECTION) :].split("\n## ")[0]
     for old, new in (
         ("localhost:9092", broker.address),
         ("spark://spark-master:7077", spark.master),
@@ -163,9 +172,9 @@ def test_workers_with_pyspark_alone_read_write_and_run_pipelines(
     assert found.stdout.split() == ["py4j", "pyarrow", "pyspark"]
     make_topic(cluster, topic)
     with standalone_cluster(python, tmp_path) as spark:
-        (_, package), (_, script), (_, expected) = examples("spark.md", broker, spark)
+        (_, package), (_, printed), (_, script), (_, expected) = examples("spark.md", broker, spark)
         ran = run(tmp_path, "sh", "-ec", package)
-        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout == printed, ran.stderr
         job = tmp_path / "job.py"
         settings = (
             'master=spark_master, settings={"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false", '

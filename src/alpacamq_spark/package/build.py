@@ -19,7 +19,7 @@ import msgspec
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.version import VERSION
 
-from .on_workers import LAST, MANIFEST, described
+from .on_workers import MANIFEST, described
 
 # The parts of our packages that run on workers.
 _OURS = {
@@ -37,7 +37,7 @@ _NEEDED = (
     "protobuf",
     "zstandard",
 )
-# Of many clusters, with pandas that is built for it: theirs goes before ours.
+# Workers with pandas have their own, for which it was built.
 _NUMPY = "numpy"
 _INIT = "alpacamq_spark/__init__.py"
 
@@ -79,15 +79,13 @@ def own_manifest() -> Manifest:
     )
 
 
-def build_package(path: Path, *, numpy: bool = True) -> Built:
+def build_package(path: Path, *, numpy: bool = False) -> Built:
     """Write the archive. Raises BadPackage if something for it is not installed or `path` is not writable."""
     manifest = own_manifest()
     contents = dict(_own_files())
     contents[_INIT] = Path(__file__).with_name("on_workers.py")
-    for name in _NEEDED:
+    for name in (*_NEEDED, _NUMPY) if numpy else _NEEDED:
         contents.update(_files_of(name))
-    if numpy:
-        contents.update({f"{LAST}/{inside}": file for inside, file in _files_of(_NUMPY)})
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     unpacked_size = 0
     try:

@@ -7,11 +7,10 @@ cluster before anything else of it: without the rest of the package, which may n
 import json
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 
 MANIFEST = "alpacamq-workers.json"
-# Packages that are only used if the worker has none of its own.
-LAST = "last"
 
 
 class WrongWorker(ImportError):
@@ -31,6 +30,11 @@ def check_worker(directory: Path) -> None:
             f"{described('.'.join(map(str, sys.version_info[:2])), EXTENSION_SUFFIXES[0])}: build it with "
             "`alpacactl pipeline package` on a machine like the workers, with the same version of Python"
         )
+    if find_spec("numpy") is None:
+        raise WrongWorker(
+            f"the Python of this worker, {sys.executable}, has no NumPy: install it there, or build the "
+            "archive with `alpacactl pipeline package --with-numpy`"
+        )
 
 
 def described(python: str, extensions: str) -> str:
@@ -40,6 +44,4 @@ def described(python: str, extensions: str) -> str:
 
 
 if __name__ == "alpacamq_spark":
-    _unpacked = Path(__file__).parent.parent
-    check_worker(_unpacked)
-    sys.path.append(str(_unpacked / LAST))
+    check_worker(Path(__file__).parent.parent)

@@ -74,16 +74,16 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
     package = add_verb(
         verbs, common, "package", "build the archive for a Spark cluster without AlpacaMQ", _package,
-        ["alpacactl pipeline package", "alpacactl pipeline package workers.zip --without-numpy"],
+        ["alpacactl pipeline package", "alpacactl pipeline package workers.zip --with-numpy"],
     )  # fmt: skip
     package.description = (
         "Build an archive of the connector and of the packages that it needs on workers, from those "
-        "installed here, for the setting spark.package of a pipeline. Workers need PySpark with PyArrow, the "
-        "same version of Python and the same kind of machine as this one; both are checked."
+        "installed here, for the setting spark.package of a pipeline. Workers need PySpark with PyArrow and "
+        "NumPy, the same version of Python and the same kind of machine as this one; this is checked."
     )
     package.add_argument("file", type=Path, nargs="?", default=Path(PACKAGE), help=f"default: {PACKAGE}")
     package.add_argument(
-        "--without-numpy", action="store_true", help="for workers that have NumPy: a smaller archive"
+        "--with-numpy", action="store_true", help="for workers that have no NumPy: a larger archive"
     )
 
     doctor = add_verb(
@@ -157,7 +157,7 @@ def _package(parsed: argparse.Namespace, output: Output) -> None:
     need_spark()
     from alpacamq_spark.package.build import build_package
 
-    built = build_package(parsed.file, numpy=not parsed.without_numpy)
+    built = build_package(parsed.file, numpy=parsed.with_numpy)
     output.show(
         {
             "file": str(built.path),
