@@ -78,6 +78,10 @@ class Appender:
             self.start_epoch(leader_epoch)
         now_ms = self._storage.clock.now_ms()
         self.roll_if_due(now_ms)
+        if len(batches) == 1:
+            ((data, header),) = batches
+            if header.producer_id < 0 and not header.attributes & _OF_TRANSACTIONS:
+                return [self._append_alone(data, header, leader_epoch, now_ms)]
         producers = self._producer_state.producers
         segment_bytes = self.config.segment_bytes
         results: list[Appended | AlpacaError] = []
@@ -123,6 +127,24 @@ class Appender:
                 raise
             return [*results[:settled], *[error] * (len(batches) - settled)]
         return results
+
+    def _append_alone(
+        self, data: bytearray | memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Append one batch that is of no producer and no transaction."""
+        segment = self._segments.active
+        offset, position = segment.next_offset, segment.size
+        next_offset, end = offset + header.last_offset_delta + 1, position + len(data)
+        if position and (end > self.config.segment_bytes or next_offset - segment.base_offset > MAX_RELATIVE):
+            segment = self.roll()
+            position, end = 0, len(data)
+        place(data, offset, leader_epoch)
+        self._write_buffers(segment, (data,), now_ms)
+        tail = segment.index.tail
+        assert tail is not None
+        tail.note(next_offset - 1, position, header.max_timestamp)
+        segment.next_offset, segment.size = next_offset, end
+        return Appended(offset, next_offset, False)
 
     def append_fetched(self, fetched: Fetched) -> None:
         """Append batches of a leader as they are, with their offsets, epochs and timestamps.
@@ -183,7 +205,12 @@ class Appender:
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than its topic allows."""
         active = self._segments.active
-        if active.size and now_ms - active.opened_ms >= self._max_age_ms(active):
+        if not active.size:
+            return
+        age_ms, config = now_ms - active.opened_ms, self.config
+        # No segment is rolled before it is that old.
+        least_ms = min(config.segment_ms, config.max_compaction_lag_ms) - config.segment_jitter_ms
+        if age_ms >= least_ms and age_ms >= self._max_age_ms(active):
             self.roll()
 
     def _max_age_ms(self, segment: Segment) -> int:

@@ -24,13 +24,15 @@ _SHED = 16
 class Handle:
     """An open file, pinned until `release`; its descriptor outlives the file's name."""
 
-    __slots__ = ("_owner", "descriptor", "path", "pins")
+    __slots__ = ("_owner", "descriptor", "is_cached", "path", "pins")
 
     def __init__(self, owner: "FileHandles", path: Path, descriptor: int) -> None:
         self._owner = owner
         self.path = path
         self.descriptor = descriptor
         self.pins = 1
+        # Whether the owner finds it by its path; False once it was forgotten or closed.
+        self.is_cached = True
 
     def read(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer at the end of the file."""
@@ -50,7 +52,8 @@ class FileHandles:
         self._limit = limit
         self._lock = threading.Lock()
         self._open: dict[Path, Handle] = {}
-        self._idle: OrderedDict[Path, Handle] = OrderedDict()
+        # In the order of their last use. By handle: the hash of a path is a call of Python.
+        self._idle: OrderedDict[Handle, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -65,7 +68,7 @@ class FileHandles:
             handle = self._open.get(path)
             if handle is not None:
                 if handle.pins == 0:
-                    del self._idle[path]
+                    del self._idle[handle]
                 handle.pins += 1
                 return handle
             self._make_room(self._limit)
@@ -89,11 +92,12 @@ class FileHandles:
             handle.pins -= 1
             if handle.pins:
                 return
-            if self._open.get(handle.path) is handle:
+            if handle.is_cached:
                 if len(self._open) <= self._limit:
-                    self._idle[handle.path] = handle
+                    self._idle[handle] = None
                     return
                 del self._open[handle.path]
+                handle.is_cached = False
         # Outside the lock: closing the last descriptor of a removed file frees all of its blocks.
         self._disk.close(handle.descriptor)
 
@@ -101,16 +105,20 @@ class FileHandles:
         """Drop the file from the cache, because its name is about to change. Pinned handles stay valid."""
         with self._lock:
             handle = self._open.pop(path, None)
-            if handle is None or handle.pins:
+            if handle is None:
                 return
-            del self._idle[path]
+            handle.is_cached = False
+            if handle.pins:
+                return
+            del self._idle[handle]
         self._disk.close(handle.descriptor)
 
     def close(self) -> None:
         """Close every file that is not pinned."""
         with self._lock:
-            for path, handle in self._idle.items():
-                del self._open[path]
+            for handle in self._idle:
+                del self._open[handle.path]
+                handle.is_cached = False
                 self._disk.close(handle.descriptor)
             self._idle.clear()
 
@@ -125,8 +133,9 @@ class FileHandles:
 
     def _make_room(self, limit: int) -> None:
         while len(self._open) >= limit and self._idle:
-            path, handle = self._idle.popitem(last=False)
-            del self._open[path]
+            handle, _ = self._idle.popitem(last=False)
+            del self._open[handle.path]
+            handle.is_cached = False
             self._disk.close(handle.descriptor)
 
 

@@ -5,7 +5,6 @@ producing and fetching handle whole batches.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from .batch import (
     CHECKED_FROM,
@@ -26,27 +25,28 @@ from .compression import compress, decompress
 from .errors import CorruptBatch
 from .ids import NO_TIMESTAMP
 from .ports import Buffer
+from .record import Header, Record
 
+__all__ = [
+    "UNPACKED_LIMIT_BYTES",
+    "Content",
+    "Header",
+    "NewRecord",
+    "Record",
+    "TimedContent",
+    "frame_records",
+    "read_changes",
+    "read_contents",
+    "read_record",
+    "read_records",
+    "read_timed_contents",
+    "read_varint",
+    "write_batch",
+    "write_new_batch",
+]
 # Default limit of a batch's decompressed size.
 UNPACKED_LIMIT_BYTES = 128 << 20
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
-
-class Header(NamedTuple):
-    """A name and a value attached to a record."""
-
-    key: str
-    value: bytes | None
-
-
-class Record(NamedTuple):
-    """One record of a batch; the offset is absolute."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...] = ()
 
 
 # Makes a named tuple of a tuple, without the call of Python that its own constructor is.

@@ -5,7 +5,7 @@ writes the changes to an internal topic, sends the replies once they are durable
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
@@ -62,7 +62,7 @@ class Pending(NamedTuple):
     reply_to: object
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Outcome:
     """The result of an event.
 
@@ -70,10 +70,23 @@ class Outcome:
     durable. Reads are effects that change nothing: they are performed at once.
     """
 
-    changes: list[Change] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    effects: list[Any] = field(default_factory=list)
-    reads: list[Any] = field(default_factory=list)
+    changes: list[Change]
+    replies: list[Reply]
+    effects: list[Any]
+    reads: list[Any]
+
+    # By hand: there is one for every request, and factories of defaults are calls.
+    def __init__(
+        self,
+        changes: list[Change] | None = None,
+        replies: list[Reply] | None = None,
+        effects: list[Any] | None = None,
+        reads: list[Any] | None = None,
+    ) -> None:
+        self.changes = [] if changes is None else changes
+        self.replies = [] if replies is None else replies
+        self.effects = [] if effects is None else effects
+        self.reads = [] if reads is None else reads
 
     def __iadd__(self, other: "Outcome") -> Self:
         self.changes += other.changes

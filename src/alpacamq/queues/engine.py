@@ -430,16 +430,15 @@ class QueueEngine:
         """Do nothing more than before any other event: see `_forget_deleted`."""
 
     def _forget_deleted(self) -> Outcome:
-        """Delete the queues of deleted topics, if topics have changed since the last event.
+        """Delete the queues of deleted topics, because topics have changed since the last event.
 
         That a topic of the same name exists makes no difference: its queues start with nothing.
         """
         out = Outcome()
-        if self._log.version != self._topics_version:
-            self._topics_version = self._log.version
-            for queue in [*self._queues]:
-                if not queue.is_of(self._log.topic(queue.id.topic)):
-                    self._forget(queue, UnknownTopic(f"topic {queue.id.topic!r} was deleted"), out)
+        self._topics_version = self._log.version
+        for queue in [*self._queues]:
+            if not queue.is_of(self._log.topic(queue.id.topic)):
+                self._forget(queue, UnknownTopic(f"topic {queue.id.topic!r} was deleted"), out)
         return out
 
     def _forget(self, queue: Queue, error: AlpacaError, out: Outcome) -> None:
@@ -452,7 +451,12 @@ class QueueEngine:
 
         What exceeds the limit of one event is left to the next tick, which is due at once.
         """
-        out = self._forget_deleted()
+        out = Outcome() if self._log.version == self._topics_version else self._forget_deleted()
+        next_ms = self._queues.deadlines.next_ms
+        if next_ms is None or next_ms > now_ms:
+            if self._dirty:
+                self._serve_dirty(out, now_ms)
+            return out
         late: list[PendingReceive] = []
         ended = 0
         for due in self._queues.deadlines.take_due(now_ms):
@@ -478,7 +482,8 @@ class QueueEngine:
         self._dirty.clear()
 
     def _finish(self, out: Outcome, now_ms: int) -> Outcome:
-        self._serve_dirty(out, now_ms)
+        if self._dirty:
+            self._serve_dirty(out, now_ms)
         output = self._queues.output
         out.changes += output.take_changes()
         out.effects += output.take_effects()

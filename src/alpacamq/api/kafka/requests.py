@@ -219,6 +219,12 @@ class KafkaRequests:
             self._produce.handle(connection, header, frame)
         elif api.key is ApiKey.FETCH:
             self._fetch.handle(connection, header, frame)
+        elif (
+            api.key is ApiKey.OFFSET_COMMIT
+            and len(frame) <= TINY_REQUEST_BYTES
+            and self._commits.handle(connection, header, frame)
+        ):
+            pass
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
         elif api.key in SASL:
@@ -228,7 +234,7 @@ class KafkaRequests:
             work = connection.work(frame)
             rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)
             self._later(connection, api, work.drive(rest))
-        elif api.key is not ApiKey.OFFSET_COMMIT or not self._commits.handle(connection, header, frame):
+        else:
             work = connection.work(frame)
             request = decode(api.request, header.api_version, frame, header.body_at)
             if (tenant := self._access.tenant_of(connection.caller)) is not None:

@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -193,6 +193,8 @@ class StateMachineHost(Generic[M]):
         self._changed = asyncio.Event()
         self._loaded = asyncio.Event()
         self._wake_at_ms: int | None = None
+        # When `run` looks again if nothing wakes it; before any deadline while it is awake.
+        self._sleeps_until_ms = -inf
         self._records_since_snapshot = 0
         self._snapshot_due_ms: int | None = None
         self._snapshot_entries = 0
@@ -375,7 +377,8 @@ class StateMachineHost(Generic[M]):
                     self._reply(reply, unavailable)
             return
         try:
-            self._apply(self._machine.handle(batch, self._clock.now_ms()))
+            now_ms = self._clock.now_ms()
+            self._apply(self._machine.handle(batch, now_ms), now_ms)
         except Exception as error:
             # A bug, and it may have left the state half changed: rebuild it from the log.
             log.exception("coordinator_crashed", partition=str(self.partition.identity))
@@ -407,7 +410,8 @@ class StateMachineHost(Generic[M]):
             return
         is_due = self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms()
         if is_due:
-            self._apply(self._machine.tick(self._clock.now_ms()))
+            now_ms = self._clock.now_ms()
+            self._apply(self._machine.tick(now_ms), now_ms)
         if self._snapshot is not None:
             self._continue_snapshot(self._snapshot)
         elif self._machine is not None and self._is_snapshot_due():
@@ -424,9 +428,14 @@ class StateMachineHost(Generic[M]):
         # The clock is that of the cluster, which may run faster than this machine's for a while.
         seconds = min(max(min(due) - self._clock.now_ms(), 0) / 1000, MAX_SLEEP_SECONDS) if due else None
         began_at = monotonic()
-        with suppress(TimeoutError):
+        self._sleeps_until_ms = min(due) if due else inf
+        try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._sleeps_until_ms = -inf
         if seconds is not None and monotonic() - began_at >= seconds + STALL_SECONDS:
             await self._catch_up(monotonic() - began_at)
 
@@ -464,8 +473,10 @@ class StateMachineHost(Generic[M]):
         )
         # A record batch has a limited size, and there may be a correction for every record.
         for at in range(0, len(corrections.changes), MAX_CORRECTIONS):
-            self._apply(Outcome(changes=corrections.changes[at : at + MAX_CORRECTIONS]))
-        self._apply(machine.loaded(self._clock.now_ms()))
+            some = Outcome(changes=corrections.changes[at : at + MAX_CORRECTIONS])
+            self._apply(some, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        self._apply(machine.loaded(now_ms), now_ms)
         posted, self._posted_before_load = self._posted_before_load, []
         for event in posted:
             self.post(event)
@@ -502,12 +513,12 @@ class StateMachineHost(Generic[M]):
         corrections = Outcome() if self._check is None else self._check(machine)
         return Rebuilt(machine, count, corrections, end_offset)
 
-    def _apply(self, outcome: Outcome) -> None:
+    def _apply(self, outcome: Outcome, now_ms: int) -> None:
         if outcome.reads and self._read is not None:
             for read in outcome.reads:
                 self._read(read)
         if outcome.changes:
-            self._append(outcome)
+            self._append(outcome, now_ms)
         elif self._in_flight:
             # Its replies depend on records that are not durable yet.
             self._in_flight[-1].append(outcome)
@@ -515,11 +526,11 @@ class StateMachineHost(Generic[M]):
             self._deliver(outcome)
         self._plan()
 
-    def _append(self, outcome: Outcome) -> None:
-        if not self._is_of_current_epoch():
+    def _append(self, outcome: Outcome, now_ms: int) -> None:
+        # No other leader may have written since the machine was loaded.
+        if self._stopped is not None or self.partition.leader_epoch != self.leader_epoch:
             self._fail(NotCoordinator(f"this broker does not lead in epoch {self.leader_epoch} any more"))
             return
-        now_ms = self._clock.now_ms()
         batch = write_new_batch([(key, value, (), now_ms) for key, value in outcome.changes])
         outcomes = [outcome]
         append = Append(batch, read_header(batch), lambda: self._appended(append, outcomes))
@@ -529,10 +540,6 @@ class StateMachineHost(Generic[M]):
         self._records_since_snapshot += len(outcome.changes)
         if self._snapshot is not None:
             self._snapshot.changed(outcome.changes)
-
-    def _is_of_current_epoch(self) -> bool:
-        """Return whether the machine may append records: no other leader has written since it was loaded."""
-        return self._stopped is None and self.partition.leader_epoch == self.leader_epoch
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
         in_flight = self._in_flight
@@ -596,10 +603,9 @@ class StateMachineHost(Generic[M]):
         """Wake `run` if something is due before it would wake."""
         if self._machine is None:
             return
-        due_ms = self._machine.next_deadline_ms
-        if due_ms is not None and (self._wake_at_ms is None or due_ms < self._wake_at_ms):
+        due_ms = self._wake_at_ms = self._machine.next_deadline_ms
+        if due_ms is not None and due_ms < self._sleeps_until_ms:
             self._changed.set()
-        self._wake_at_ms = due_ms
         if self._records_since_snapshot and self._snapshot_due_ms is None:
             self._snapshot_due_ms = self._clock.now_ms() + SNAPSHOT_MS
             self._changed.set()
