@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -22,12 +22,20 @@ def eventually(probe: Callable[[], T], *, within_s: float = 60, what: str = "") 
         time.sleep(PAUSE_S)
 
 
-async def soon(probe: Callable[[], T | Awaitable[T]], *, within_s: float = 60, what: str = "") -> T:
+@overload
+async def soon(probe: Callable[[], Awaitable[T | None]], *, within_s: float = 60, what: str = "") -> T: ...
+
+
+@overload
+async def soon(probe: Callable[[], T], *, within_s: float = 60, what: str = "") -> T: ...
+
+
+async def soon(probe: Callable[[], Any], *, within_s: float = 60, what: str = "") -> Any:
     """Return the first truthy result of `probe`, while other tasks run; or fail with its last one."""
     deadline = time.monotonic() + within_s
     while True:
         found = probe()
-        answer: T = await found if isinstance(found, Awaitable) else found
+        answer = await found if isinstance(found, Awaitable) else found
         if answer:
             return answer
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """Brokers in this process, each on a directory of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,3 @@ async def sent(broker: Broker, topic: str, *values: bytes, **fields: Any) -> Non
 async def batch_sent(broker: Broker, topic: str, records: Sequence[Record], **fields: Any) -> None:
     """Append a batch unchanged to the first partition."""
     await append(broker.topics.partition(topic, 0), write_batch(records, **fields))
-
-
-async def eventually(probe: Callable[[], Awaitable[Any]], *, within_s: float = 10) -> Any:
-    """Return the first truthy result of `probe`."""
-    async with asyncio.timeout(within_s):
-        while not (answer := await probe()):  # noqa: ASYNC110 - the only place these tests pause
-            await asyncio.sleep(0.01)
-        return answer

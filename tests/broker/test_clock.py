@@ -15,8 +15,9 @@ from alpacamq.broker.publishing import Message
 from alpacamq.model.ids import TimestampMs
 from alpacamq.model.topics import DAY_MS
 from alpacamq.queues.messages import QueueId
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, stored
+from .open_brokers import running, stored
 from .test_publishing import publish
 
 YEAR_MS = 366 * DAY_MS
@@ -217,7 +218,7 @@ async def test_a_jump_does_not_change_the_due_time_of_delayed_messages(tmp_path:
         async def are_loaded() -> bool:
             return len(await broker.delays.waiting("orders")) == 2
 
-        await eventually(are_loaded)
+        await soon(are_loaded)
         due_ms = sorted(waiting.due_ms for waiting in await broker.delays.waiting("orders"))
         assert [abs(each - clock.now_ms()) // HOUR_MS for each in due_ms] == [0, 23]
 

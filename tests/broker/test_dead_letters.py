@@ -30,8 +30,9 @@ from alpacamq.queues.messages import (
     RecordsArrived,
     SettleRequest,
 )
+from tests.waiting import soon
 
-from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
+from .open_brokers import BreakableDisk, SettableClock, running, sent, stored
 from .queue_steps import ORDERS, acknowledge, made, settle, values
 
 DEAD = QueueId("queue", "orders.dlq")
@@ -60,8 +61,8 @@ async def test_a_dead_letter_keeps_its_content_and_records_its_origin(tmp_path: 
         await sent(broker, "orders", b"value", key=b"key", headers=kept, partition=1, lane=Lane.HIGH)
         (delivery,) = await broker.queues.receive(ORDERS)
         assert await settle(broker, Action.REJECT, delivery) == [None]
-        await eventually(lambda: made(broker, "orders.dlq"))
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: made(broker, "orders.dlq"))
+        await soon(lambda: settled_all(broker))
         (letter,) = stored(broker, "orders.dlq", 1)
         assert (letter.key, letter.value) == (b"key", b"value")
         assert letter.headers[:2] == kept
@@ -97,8 +98,8 @@ async def test_a_message_over_its_delivery_limit_becomes_a_dead_letter(tmp_path:
                 clock.ahead_ms += 5000
         clock.ahead_ms += 60_000  # the last lease expires
         assert await broker.queues.receive(ORDERS) == []
-        await eventually(lambda: made(broker, "morgue"))
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: made(broker, "morgue"))
+        await soon(lambda: settled_all(broker))
         (letter,) = letters(broker, "morgue")
         assert dict(letter.headers)["alpacamq-delivery-count"] == b"3"
         # In the dead-letter queue there is no delivery limit.
@@ -121,12 +122,12 @@ async def test_a_move_repeated_after_a_crash_is_not_duplicated(
             patch.setattr(moves, "MovesDone", lambda moves: RecordsArrived(topic="", partition=0))  # noqa: ARG005
             patch.setattr(moves, "MAX_BATCH_MOVES", 3)  # after the crash they are batched differently
             await reject(broker, count=25)
-            await eventually(lambda: arrived(broker, 25))
+            await soon(lambda: arrived(broker, 25))
     async with running(tmp_path) as broker:
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert len(letters(broker)) == 25
         await reject(broker, count=100)
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert sorted(int(record.value or b"") for record in letters(broker)) == list(range(40))
 
 
@@ -147,8 +148,8 @@ async def test_leases_that_expire_while_the_broker_is_down_become_dead_letters_o
         assert len(await broker.queues.receive(ORDERS, max_messages=3, wait_ms=5000)) == 3
     clock.ahead_ms += 3_600_000
     async with running(tmp_path, clock=clock) as broker:
-        await eventually(lambda: made(broker, "orders.dlq"))
-        await eventually(lambda: arrived(broker, 3))
+        await soon(lambda: made(broker, "orders.dlq"))
+        await soon(lambda: arrived(broker, 3))
     assert failures == []
 
 
@@ -167,7 +168,7 @@ async def test_a_move_interrupted_by_a_crash_is_completed_after_the_restart(
             patch.setattr(moves.DlqWriter, "_move", never)
             await reject(broker)
     async with running(tmp_path) as broker:
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert sorted(record.value or b"" for record in letters(broker)) == [b"a", b"b", b"c"]
         assert await broker.queues.receive(ORDERS) == []
 
@@ -204,7 +205,7 @@ async def test_a_full_disk_delays_dead_letters_and_loses_none(
         await reject(broker)
         assert not await settled_all(broker)
         disk.refused = "nothing"
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert len(letters(broker)) == 3
 
 
@@ -214,7 +215,7 @@ async def test_a_dead_letter_may_be_larger_than_a_message(tmp_path: Path) -> Non
         await broker.topics.create("orders.dlq", partitions=1, overrides={"max.message.bytes": "1000"})
         await sent(broker, "orders", b"x" * 900)
         await reject(broker)
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert [record.value for record in letters(broker)] == [b"x" * 900]
 
 
@@ -224,7 +225,7 @@ async def test_a_compacted_dead_letter_topic_keeps_messages_without_a_key(tmp_pa
         await broker.topics.create("orders.dlq", partitions=1, overrides={"cleanup.policy": "compact"})
         await sent(broker, "orders", b"a", b"b")
         await reject(broker)
-        await eventually(lambda: settled_all(broker))
+        await soon(lambda: settled_all(broker))
         assert [record.key for record in letters(broker)] == [b"orders-0-0", b"orders-0-1"]
 
 
@@ -273,7 +274,7 @@ async def test_engine_and_descriptions_agree_on_the_dead_letter_topic(
         async def arrived() -> bool:
             return bool(broker.topics.partitions_of(target)) and len(letters(broker, target)) == 1
 
-        await eventually(arrived)
+        await soon(arrived)
         assert await broker.queues.dead_letter_sources(target) == {topic}
 
 
@@ -282,7 +283,7 @@ async def ended(broker: Broker, task: RedriveTask) -> RedriveTask:
         (found,) = [each for each in await broker.queues.redrives("orders.dlq") if each.id == task.id]
         return None if found.state in ("running", "cancelling") else found
 
-    found = await eventually(is_over)
+    found = await soon(is_over)
     assert isinstance(found, RedriveTask)
     return found
 
@@ -292,8 +293,8 @@ async def with_dead_letters(broker: Broker, count: int = 3) -> None:
     for number in range(count):
         await sent(broker, "orders", b"%d" % number, key=b"k%d" % number, headers=(Header("h", b"1"),))
     await reject(broker, count=count)
-    await eventually(lambda: made(broker, "orders.dlq"))
-    await eventually(lambda: settled_all(broker))
+    await soon(lambda: made(broker, "orders.dlq"))
+    await soon(lambda: settled_all(broker))
 
 
 async def test_redrive_restores_messages_unchanged(tmp_path: Path) -> None:
@@ -359,13 +360,13 @@ async def test_dead_letters_stay_in_their_topic_if_the_redrive_target_is_deleted
         await broker.topics.create("elsewhere", partitions=1)
         monkeypatch.setattr(moves.DlqWriter, "_move", move_late)
         task = await broker.queues.start_redrive("orders.dlq", target="elsewhere")
-        await eventually(are_moving)
+        await soon(are_moving)
         await broker.topics.delete("elsewhere")
         may_continue.set()
         done = await ended(broker, task)
         assert (done.state, done.moved, done.to_move) == ("failed", 0, 3)
         assert done.failure == "3 messages were not moved: topic 'elsewhere' has been deleted"
-        await eventually(lambda: settled_all(broker, DEAD))
+        await soon(lambda: settled_all(broker, DEAD))
         received = await broker.queues.receive(DEAD, wait_ms=5000)
         assert [delivery.delivery_count for delivery in received] == [1, 1, 1]
         await settle(broker, Action.RELEASE, *received)
@@ -381,7 +382,7 @@ async def test_redrive_fails_and_says_how_many_were_moved_if_its_target_is_delet
         async def has_moved() -> bool:
             return (await broker.queues.redrives())[0].moved > 1
 
-        await eventually(has_moved)
+        await soon(has_moved)
         await broker.topics.delete("elsewhere")
         done = await ended(broker, task)
         assert (done.state, done.cause) == ("failed", FailureCause.TARGET_MISSING)
@@ -401,7 +402,7 @@ async def test_redrive_moves_what_it_can_if_one_of_the_original_topics_was_delet
         others = QueueId("queue", "others")
         (orphan,) = await broker.queues.receive(others, wait_ms=5000)
         await settle(broker, Action.REJECT, orphan)
-        await eventually(lambda: settled_all(broker, others))
+        await soon(lambda: settled_all(broker, others))
         await broker.topics.delete("others")
         done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
         assert (done.state, done.moved, done.to_move) == ("failed", 3, 4)

@@ -15,8 +15,9 @@ from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequenc
 from alpacamq.model.headers import DELIVER_AT
 from alpacamq.model.records import Header, Record, read_records, write_batch
 from alpacamq.security.tenants import Tenant, TenantLimits
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, stored
+from .open_brokers import running, stored
 
 NOW_MS = 1_790_000_000_000
 
@@ -95,7 +96,7 @@ async def test_a_batch_retried_after_a_crash_half_way_is_not_duplicated(
         async def one_is_delivered() -> bool:
             return [record.value for record in stored(broker, "orders")] == [b"1"]
 
-        await eventually(one_is_delivered)
+        await soon(one_is_delivered)
         data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
         await append(partition, bytearray(data))
         assert [record.value for record in stored(broker, "orders")] == [b"1", b"0"]

@@ -8,8 +8,9 @@ import pytest
 from alpacamq.broker import health
 from alpacamq.broker.partition import housekeeping
 from alpacamq.broker.publishing import Message, Published
+from tests.waiting import soon
 
-from .open_brokers import BreakableDisk, eventually, running
+from .open_brokers import BreakableDisk, running
 
 
 async def test_whether_a_full_disk_has_room_again_is_tried_in_a_thread(
@@ -37,13 +38,13 @@ async def test_whether_a_full_disk_has_room_again_is_tried_in_a_thread(
             assert not health.writes(broker).is_ok
             return len(threads) >= 3
 
-        await eventually(tried)
+        await soon(tried)
         has_room, disk.full = True, False
 
         async def accepts() -> bool:
             return health.writes(broker).is_ok
 
-        await eventually(accepts)
+        await soon(accepts)
         assert threading.get_ident() not in threads
         # A write that is refused later counts again.
         has_room, disk.full = False, True

@@ -24,8 +24,9 @@ from alpacamq.model.errors import AlpacaError, CorruptState, DiskFull, StorageFa
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.state_machine import Change
 from alpacamq.model.voters import Voter
+from tests.waiting import soon
 
-from .open_brokers import BreakableDisk, eventually, running
+from .open_brokers import BreakableDisk, running
 
 VOTERS = (Voter(BrokerId(1), UUID(int=1)),)
 
@@ -113,7 +114,7 @@ async def test_the_log_before_a_snapshot_goes_and_nothing_is_forgotten(
         async def is_trimmed() -> bool:
             return broker._store.log.start_offset > 10
 
-        await eventually(is_trimmed)
+        await soon(is_trimmed)
         assert broker._store.log.end_offset > 40
     async with running(tmp_path) as broker:
         assert set(broker.topics.image.topics) == names
@@ -136,7 +137,7 @@ async def test_a_change_that_a_full_disk_refused_never_takes_effect(tmp_path: Pa
                 return False
             return True
 
-        await eventually(is_accepted)
+        await soon(is_accepted)
         assert set(broker.topics.image.topics) == {"before", "after"}
     async with running(tmp_path) as broker:
         assert set(broker.topics.image.topics) == {"before", "after"}

@@ -28,8 +28,9 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.records import Record, write_batch
 from tests.log.logs import a_storage, open_log
+from tests.waiting import soon
 
-from .open_brokers import BreakableDisk, eventually, running
+from .open_brokers import BreakableDisk, running
 
 
 class CountingDisk(SystemDisk):
@@ -299,9 +300,9 @@ async def test_periodic_flushes_are_not_starved_by_waiting_producers(tmp_path: P
         waiting = [asyncio.create_task(append(each, batch())) for each in (first, second)]
         await asyncio.sleep(0)
         await append(due, batch())
-        await eventually(lambda: asyncio.sleep(0, due in flushes._due))
+        await soon(lambda: asyncio.sleep(0, due in flushes._due))
         may_sync.set()
         await asyncio.gather(*waiting)
-        await eventually(lambda: asyncio.sleep(0, due.log.flushed_offset == 1))
+        await soon(lambda: asyncio.sleep(0, due.log.flushed_offset == 1))
     names = [name for name in order if name != "held"]
     assert names.index("due") < names.index("second")

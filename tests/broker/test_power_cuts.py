@@ -28,8 +28,9 @@ from alpacamq.log.disk import SystemDisk
 from alpacamq.model.errors import ConcurrentTransactions, GroupIdNotFound, ProducerFenced
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.queues.messages import Action, QueueId
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, sent, stored
+from .open_brokers import running, sent, stored
 from .power_cuts import RecordingDisk
 from .queue_steps import ORDERS, acknowledge, settle, values
 from .transactions import begun, end, end_with_new_epoch
@@ -99,12 +100,12 @@ async def test_a_dead_letter_is_in_its_queue_or_in_the_dead_letter_topic(tmp_pat
         for _ in range(3):
             received = await broker.queues.receive(ORDERS, max_messages=2, wait_ms=5000)
             assert await settle(broker, Action.REJECT, *received) == [None, None]
-            await eventually(partial(is_moved, broker, ORDERS))
+            await soon(partial(is_moved, broker, ORDERS))
             # The queue's own state is on disk now and records the moves.
             await flushed(broker, "__queue_state")
         for path, _ in cuts:
             async with running(path) as restarted:
-                await eventually(partial(is_moved, restarted, ORDERS))
+                await soon(partial(is_moved, restarted, ORDERS))
                 waiting = await restarted.queues.receive(ORDERS, max_messages=10)
                 letters = [record.value or b"" for record in stored(restarted, "orders.dlq")]
             left = [delivery.record.value or b"" for delivery in waiting]
@@ -120,15 +121,15 @@ async def test_a_redriven_message_is_in_the_dead_letter_topic_or_back(tmp_path: 
         await flushed(broker, "orders")
         received = await broker.queues.receive(ORDERS, max_messages=4, wait_ms=5000)
         await settle(broker, Action.REJECT, *received)
-        await eventually(partial(is_moved, broker, ORDERS))
+        await soon(partial(is_moved, broker, ORDERS))
         await flushed(broker, "__queue_state")
         cuts = Cuts(disk, tmp_path)
         await broker.queues.start_redrive("orders.dlq")
-        await eventually(partial(is_redriven, broker))
+        await soon(partial(is_redriven, broker))
         await flushed(broker, "__queue_state")
         for path, _ in cuts:
             async with running(path) as restarted:
-                await eventually(partial(is_moved, restarted, dead))
+                await soon(partial(is_moved, restarted, dead))
                 letters = await restarted.queues.receive(dead, max_messages=10)
                 back = [record.value or b"" for record in stored(restarted, "orders")][4:]
             left = [delivery.record.value or b"" for delivery in letters]
@@ -159,7 +160,7 @@ async def test_groups_and_queues_do_not_skip_records_that_reuse_lost_offsets(
         received = await restarted.queues.receive(ORDERS, max_messages=3, wait_ms=5000)
         assert values(received) == [b"new", b"new"]
         await acknowledge(restarted, *received)
-        await eventually(partial(is_settled, restarted))
+        await soon(partial(is_settled, restarted))
     async with running(path) as again:
         assert await again.queues.receive(ORDERS, max_messages=3) == []
 
@@ -284,7 +285,7 @@ async def test_lowering_the_flush_interval_applies_to_records_already_appended(t
         async def is_flushed() -> bool:
             return log.flushed_offset == 2
 
-        await eventually(is_flushed)
+        await soon(is_flushed)
 
 
 def restored(disk: RecordingDisk, path: Path) -> Path:
@@ -342,7 +343,7 @@ async def when_free(step: Callable[[], Awaitable[Any]]) -> None:
             return False
         return True
 
-    await eventually(is_done)
+    await soon(is_done)
 
 
 async def committed(broker: Broker, topic: str) -> list[int]:
@@ -352,7 +353,7 @@ async def committed(broker: Broker, topic: str) -> list[int]:
     async def is_stable() -> bool:
         return partition.last_stable_offset == partition.log.end_offset
 
-    await eventually(is_stable)
+    await soon(is_stable)
     reader = RecordReader(broker.work_threads, unpacked_limit_bytes=1 << 20)
     limits = Limits(records=100, size_bytes=1 << 20, before_offset=partition.log.end_offset)
     page = await reader.read(partition, 0, limits, committed=True)

@@ -18,8 +18,9 @@ from alpacamq.registry.messages import Draft, GetById, Register, Source
 from alpacamq.registry.protobuf import ProtobufSchema
 from alpacamq.registry.protobuf.descriptors import CONFLUENT_FILES, GOOGLE_FILES
 from alpacamq.registry.schema import MAX_SCHEMA_BYTES, Dependency, InvalidSchema, SchemaType
+from tests.waiting import soon
 
-from .open_brokers import eventually, running
+from .open_brokers import running
 
 SMALL = 'syntax = "proto3"; message A { int32 a = 1; }'
 LARGE = "".join(f"message M{number} {{ optional M{number} again = 1; }}\n" for number in range(2000))
@@ -228,7 +229,7 @@ async def test_small_schemas_do_not_wait_for_a_large_one(compiler: ProtobufCompi
     async def others() -> list[psutil.Process]:
         return [child for child in workers() if child.pid != compiler.pid]
 
-    (process,) = await eventually(others)
+    (process,) = await soon(others)
     process.suspend()
     await parse(compiler, "message B {}")
     assert not large.done()

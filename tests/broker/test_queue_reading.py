@@ -18,8 +18,9 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.ports import Buffer
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Header, Record, write_batch
+from tests.waiting import soon
 
-from .open_brokers import batch_sent, eventually, running, sent
+from .open_brokers import batch_sent, running, sent
 from .queue_steps import ORDERS, acknowledge, values
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ async def test_an_urgent_message_at_the_end_of_a_long_backlog_is_found(tmp_path:
             await acknowledge(broker, *received)
             return received[0].lane is Lane.CRITICAL
 
-        await eventually(found)
+        await soon(found)
         (stats,) = (await broker.queues.describe(ORDERS)).partitions
         assert stats.start_offset < 50_000
 

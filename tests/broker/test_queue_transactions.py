@@ -5,8 +5,9 @@ from pathlib import Path
 
 from alpacamq.broker.publishing import Message
 from alpacamq.queues.messages import QueueId
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, sent
+from .open_brokers import running, sent
 from .queue_steps import ORDERS, values, waits
 from .transactions import begun, end
 
@@ -33,7 +34,7 @@ async def test_a_waiting_receive_returns_when_the_transaction_commits(tmp_path: 
         await broker.topics.create("orders", partitions=1)
         producer = await begun(broker, "one")
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await broker.publisher.publish("orders", [Message(value=b"a")], producer=producer)
         await sent(broker, "orders", b"b")
         assert await waits(broker)

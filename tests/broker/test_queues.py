@@ -24,8 +24,9 @@ from alpacamq.model.ids import TimestampMs
 from alpacamq.model.ports import Buffer
 from alpacamq.model.topics import QUEUES_TOPIC
 from alpacamq.queues.messages import Action, QueueId, Settlement, Start
+from tests.waiting import soon
 
-from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent
+from .open_brokers import BreakableDisk, SettableClock, running, sent
 from .queue_steps import ORDERS, acknowledge, made, settle, values, waits
 
 
@@ -73,7 +74,7 @@ async def test_a_waiting_receive_returns_when_a_message_arrives(tmp_path: Path) 
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=3)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await sent(broker, "orders", b"a")
         assert values(await receiving) == [b"a"]
 
@@ -84,7 +85,7 @@ async def test_a_waiting_receive_at_its_limit_returns_when_what_it_leases_is_del
         await sent(broker, "orders", b"a", b"b")
         assert values(await broker.queues.receive(ORDERS, consumer="one")) == [b"a"]
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, consumer="one", wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await delete_before(broker.topics.partition("orders", 0), 1, broker.work_threads)
         async with asyncio.timeout(10):
             assert values(await receiving) == [b"b"]
@@ -94,7 +95,7 @@ async def test_a_waiting_receive_sees_new_partitions(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await broker.topics.grow("orders", 2)
         await sent(broker, "orders", b"a", partition=1)
         assert values(await receiving) == [b"a"]
@@ -113,7 +114,7 @@ async def test_a_receive_during_creation_of_its_topic_does_not_break_later_ones(
             await broker.queues.receive(ORDERS, wait_ms=1000)
         await making
         waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await sent(broker, "orders", b"a")
         async with asyncio.timeout(10):
             assert values(await waiting) == [b"a"]
@@ -123,7 +124,7 @@ async def test_a_waiting_receive_fails_when_its_topic_is_deleted(tmp_path: Path)
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await broker.topics.delete("orders")
         with pytest.raises(UnknownTopic):
             await receiving
@@ -195,7 +196,7 @@ async def test_a_group_may_override_the_ttl_and_dead_letter_expired_messages(
         await sent(broker, "orders", b"old", timestamp_ms=broker.clock.now_ms() - 100_000)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
         dead = QueueId("auditors", "orders.dlq")
-        await eventually(lambda: made(broker, "orders.dlq"))
+        await soon(lambda: made(broker, "orders.dlq"))
         (letter,) = await broker.queues.receive(dead, wait_ms=10_000)
         headers = dict(letter.record.headers)
         assert headers["alpacamq-dead-letter-reason"] == b"expired"
@@ -209,7 +210,7 @@ async def test_a_receive_cancelled_while_waiting_leases_nothing(tmp_path: Path) 
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         receiving.cancel()
         await asyncio.wait([receiving])
         assert not await waits(broker)
@@ -288,13 +289,13 @@ async def test_a_share_consumer_is_woken_by_new_and_released_messages(tmp_path: 
         await broker.topics.create("orders", partitions=2)
         assert await broker.queues.acquire(ORDERS, consumer="one", partitions=(1,), max_messages=5) == ()
         waiting = asyncio.create_task(broker.queues.wait_for_messages({ORDERS: None}, 20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await sent(broker, "orders", b"a", partition=1)
         await waiting
         (lease,) = await broker.queues.acquire(ORDERS, consumer="one", partitions=(1,), max_messages=5)
         unknown = QueueId("workers", "unknown")
         waiting = asyncio.create_task(broker.queues.wait_for_messages({unknown: None, ORDERS: None}, 20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         given_back = Settlement(1, lease.offset, Action.RELEASE, consumer="one")
         assert await broker.queues.settle_acquired(ORDERS, [given_back]) == [None]
         await waiting
@@ -363,7 +364,7 @@ async def test_a_full_disk_refuses_receives_without_counting_deliveries(tmp_path
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1)
         waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         disk.full = True
         with pytest.raises(CoordinatorUnavailable):
             await broker.queues.configure(ORDERS, {"queue.ttl.ms": "1000"})

@@ -24,8 +24,9 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.waiting import soon
 
-from .open_brokers import eventually, running
+from .open_brokers import running
 
 
 class SyncCountingDisk(SystemDisk):
@@ -137,7 +138,7 @@ async def test_flushes_of_many_partitions_share_their_syncs(tmp_path: Path) -> N
         async def all_are_flushed() -> bool:
             return all(partition.log.flushed_offset == 1 for partition in partitions)
 
-        await eventually(all_are_flushed)
+        await soon(all_are_flushed)
         assert disk.syncs < 200
         await asyncio.gather(*(partition.flush_to(1) for partition in partitions))
 
@@ -172,16 +173,16 @@ async def test_a_due_flush_runs_behind_many_that_need_none(tmp_path: Path) -> No
         async def first_is_running() -> bool:
             return first in flushes._running
 
-        await eventually(first_is_running)
+        await soon(first_is_running)
         for partition in (*idle, last):
             flushes.within(partition, 0)
-        await eventually(all_others_are_due)
+        await soon(all_others_are_due)
         disk.may_sync.set()
 
         async def is_flushed() -> bool:
             return last.log.flushed_offset == 1
 
-        await eventually(is_flushed)
+        await soon(is_flushed)
 
 
 async def test_creating_partitions_waits_only_for_the_sync_of_the_metadata_log(tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ async def test_partitions_are_served_while_others_are_recovered(tmp_path: Path) 
             ready = broker.topics.ready_partitions_of("slow")
             return len(broker.topics.partitions_of("quick")) == 3 and len(ready) >= 60
 
-        await eventually(others_are_ready)
+        await soon(others_are_ready)
         # Ready partitions can be written and read.
         for name in ("quick", "slow"):
             partition = broker.topics.partition(name, 0)

@@ -29,8 +29,9 @@ from alpacamq.registry.messages import DeleteVersion, Draft, Register, SchemaVer
 from alpacamq.registry.schema import Reference, SchemaType
 from alpacamq.security.tenants import TenantLimits
 from alpacamq.telemetry.tracing import ClientApi
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, sent, stored
+from .open_brokers import running, sent, stored
 from .queue_steps import ORDERS, settle
 
 ORDER = json.dumps(
@@ -178,7 +179,7 @@ async def test_the_schema_is_a_version_of_the_subject_of_the_strategy(
         async def is_accepted() -> bool:
             return await publish(broker, framed(version.id, b"\x02"), topic="items") == [""]
 
-        await eventually(is_accepted)
+        await soon(is_accepted)
         header = Header("__value_schema_id", b"\x01" + UUID(version.guid).bytes)
         assert await publish(broker, b"\x02", topic="items", headers=(header,)) == [""]
         (reason,) = await publish(broker, b"\x80", topic="items", headers=(header,))
@@ -210,7 +211,7 @@ async def test_plain_json_is_checked_by_the_latest_version_of_a_subject(tmp_path
         async def is_accepted() -> bool:
             return await publish(broker, GOOD) == [""]
 
-        await eventually(is_accepted)
+        await soon(is_accepted)
         (reason,) = await publish(broker, BAD)
         assert reason.startswith("value does not match the latest version of subject 'prices' at /amount: ")
 
@@ -239,7 +240,7 @@ async def test_topics_of_a_tenant_use_its_own_subjects(tmp_path: Path, strategy:
             refused = await publish(broker, *values, topic="acme:orders")
             return "" if refused[1] else refused[0]
 
-        assert await eventually(first) == (
+        assert await soon(first) == (
             f"record 0: value names schema 1, which is not a version of subject {subject!r}"
         )
         await register(broker, f":.@acme:{subject}")
@@ -247,7 +248,7 @@ async def test_topics_of_a_tenant_use_its_own_subjects(tmp_path: Path, strategy:
         async def is_accepted() -> bool:
             return await publish(broker, *values, topic="acme:orders") == ["", ""]
 
-        await eventually(is_accepted)
+        await soon(is_accepted)
 
 
 async def test_plain_values_need_a_json_schema(tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ async def test_a_deleted_version_is_refused_soon(tmp_path: Path) -> None:
             assert isinstance(reason, str)
             return reason
 
-        assert await eventually(refusal) == (
+        assert await soon(refusal) == (
             f"value names schema {known}, which is not a version of subject 'orders-value'"
         )
         with pytest.raises(InvalidRecord, match="is not a version of subject"):
@@ -371,7 +372,7 @@ async def test_a_batch_is_not_refused_because_of_the_one_before_it(
         async def both_are_sent() -> bool:
             return process.under_way == 2
 
-        await eventually(both_are_sent)
+        await soon(both_are_sent)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(InvalidRecord, match="the process that does it ended"):
             await first
@@ -466,7 +467,7 @@ async def test_delayed_messages_are_checked_when_they_are_accepted(tmp_path: Pat
         async def delivered() -> list[Record]:
             return stored(broker, "orders")
 
-        (record,) = await eventually(delivered)
+        (record,) = await soon(delivered)
         assert record.value == framed(known, GOOD)
 
 
@@ -506,14 +507,14 @@ async def test_a_redrive_leaves_messages_that_the_target_refuses(tmp_path: Path)
         async def moved() -> bool:
             return len(stored(broker, "orders.dlq")) == 3
 
-        await eventually(moved)
+        await soon(moved)
         task = await broker.queues.start_redrive("orders.dlq")
 
         async def ended() -> RedriveTask | None:
             (found,) = await broker.queues.redrives("orders.dlq")
             return found if found.id == task.id and found.state != "running" else None
 
-        done = await eventually(ended)
+        done = await soon(ended)
         assert (done.state, done.moved, done.cause) == ("failed", 1, FailureCause.NOT_ALLOWED)
         assert "2 messages were not moved: topic 'orders' refuses them: " in done.failure
         assert [record.value for record in stored(broker, "orders")[3:]] == [framed(known, GOOD)]

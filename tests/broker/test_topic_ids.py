@@ -19,8 +19,9 @@ from alpacamq.coordinator.messages import CommitRequest, FetchOffsetsRequest, Of
 from alpacamq.model.errors import AlpacaError, StaleReceipt
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.queues.messages import Action, ReceiveReply, ReceiveRequest
+from tests.waiting import soon
 
-from .open_brokers import eventually, running, sent, stored
+from .open_brokers import running, sent, stored
 from .queue_steps import ORDERS, acknowledge, settle, values, waits
 from .transactions import begun, end
 
@@ -118,7 +119,7 @@ async def test_a_recreated_topic_has_no_queues(tmp_path: Path, monkeypatch: pyte
         await acknowledge(broker, first)
         await recreate(broker, "orders")
         waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
-        await eventually(lambda: waits(broker))
+        await soon(lambda: waits(broker))
         await sent(broker, "orders", b"arrives")
         async with asyncio.timeout(10):
             assert values(await waiting) == [b"arrives"]
@@ -193,13 +194,13 @@ async def test_delayed_messages_wait_for_a_partition_that_is_not_here(tmp_path: 
             async def is_delivered() -> bool:
                 return bool(stored(broker, "others"))
 
-            await eventually(is_delivered)
+            await soon(is_delivered)
             assert (await broker.delays.stats()).dropped_total == 0
 
         async def is_late() -> bool:
             return [record.value for record in stored(broker, "orders")] == [b"later"]
 
-        await eventually(is_late)
+        await soon(is_late)
         assert len(await broker.delays.waiting("orders")) == 1
 
 
@@ -220,4 +221,4 @@ async def test_a_transaction_ends_in_a_partition_that_was_not_here(tmp_path: Pat
         async def is_ended() -> bool:
             return partition.last_stable_offset == partition.log.end_offset == 2
 
-        await eventually(is_ended)
+        await soon(is_ended)

@@ -15,8 +15,7 @@ from alpacamq.model.errors import DiskFull, PartitionNotReady, PolicyViolation, 
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import OFFSETS_TOPIC
-
-from .open_brokers import eventually
+from tests.waiting import soon
 
 
 class NoRoomForDirectories(SystemDisk):
@@ -117,7 +116,7 @@ async def test_partitions_that_could_not_be_opened_are_opened_when_there_is_spac
         async def are_open() -> bool:
             return [len(broker.topics.partitions_of(name)) for name in ("t", "grown")] == [3, 3]
 
-        await eventually(are_open)
+        await soon(are_open)
         with pytest.raises(TopicExists):
             await broker.topics.create("t")
 
@@ -185,7 +184,7 @@ async def test_a_change_is_not_refused_because_its_flush_is_postponed(
     async with running(tmp_path, disk) as broker:
         disk.short = True
         creation = asyncio.create_task(broker.topics.create("t"))
-        await eventually(lambda: asyncio.sleep(0, disk.postponed >= 5))
+        await soon(lambda: asyncio.sleep(0, disk.postponed >= 5))
         assert not creation.done()
         assert "t" not in broker.topics.image.topics
         disk.short = False

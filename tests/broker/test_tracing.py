@@ -21,8 +21,9 @@ from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import topic_config
 from alpacamq.queues.messages import Action, QueueId
 from alpacamq.telemetry.tracing import ClientApi, Status, Step, TraceEvent, TraceFilter
+from tests.waiting import soon
 
-from .open_brokers import SettableClock, eventually, running, stored
+from .open_brokers import SettableClock, running, stored
 
 ORDERS = QueueId("kitchen", "orders")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -194,14 +195,14 @@ async def test_a_rejected_message_keeps_its_trace_through_dead_letters_and_back(
         assert result.trace_id is not None
         trace_id = result.trace_id
         await settle(broker, Action.REJECT, await broker.queues.receive(ORDERS), reason="cold")
-        await eventually(lambda: _has(broker, trace_id, "dlq.routed"))
+        await soon(lambda: _has(broker, trace_id, "dlq.routed"))
         assert status(broker, trace_id) is Status.DEAD_LETTERED
         (letter,) = stored(broker, "orders.dlq")
         assert any(
             name == "traceparent" and trace_id.encode() in (value or b"") for name, value in letter.headers
         )
         await broker.queues.start_redrive("orders.dlq")
-        await eventually(lambda: _has(broker, trace_id, "dlq.redriven"))
+        await soon(lambda: _has(broker, trace_id, "dlq.redriven"))
         await settle(broker, Action.ACK, await broker.queues.receive(ORDERS, wait_ms=5000))
         assert names(broker, trace_id) == [
             *PUBLISHED,
@@ -221,7 +222,7 @@ async def test_the_producers_header_is_moved_unchanged(tmp_path: Path) -> None:
         await broker.topics.create("orders", partitions=1)
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
         await settle(broker, Action.REJECT, await broker.queues.receive(ORDERS))
-        await eventually(lambda: _has(broker, TRACE, "dlq.routed"))
+        await soon(lambda: _has(broker, TRACE, "dlq.routed"))
         (letter,) = stored(broker, "orders.dlq")
         assert [header for header in letter.headers if header.key == "traceparent"] == [TRACEPARENT]
 
@@ -236,7 +237,7 @@ async def test_the_expiry_of_a_message_is_recorded(tmp_path: Path, action: str) 
         clock.ahead_ms = 5000
         assert await broker.queues.receive(ORDERS) == []
         last = "consume.expired" if action == "drop" else "dlq.routed"
-        await eventually(lambda: _has(broker, TRACE, last))
+        await soon(lambda: _has(broker, TRACE, last))
         expected = Status.EXPIRED if action == "drop" else Status.DEAD_LETTERED
         assert status(broker) is expected
 
@@ -249,7 +250,7 @@ async def test_a_delayed_message_is_traced_while_it_is_pending(tmp_path: Path) -
             broker, Message(value=b"tea", headers=(TRACEPARENT,), deliver_at_ms=due_ms)
         )
         assert (result.trace_id, result.offset) == (TRACE, None)
-        await eventually(lambda: _has(broker, TRACE, "publish.persisted"))
+        await soon(lambda: _has(broker, TRACE, "publish.persisted"))
         assert names(broker) == [
             "publish.received", "publish.partitioned", "delay.scheduled", "delay.ready", "publish.persisted",
         ]  # fmt: skip
@@ -264,7 +265,7 @@ async def test_a_sampled_delayed_message_keeps_its_trace_when_delivered(tmp_path
         (result,) = await published(broker, Message(value=b"tea", deliver_at_ms=broker.clock.now_ms() + 150))
         assert result.trace_id is not None
         trace_id = result.trace_id
-        await eventually(lambda: _has(broker, trace_id, "publish.persisted"))
+        await soon(lambda: _has(broker, trace_id, "publish.persisted"))
         (delivery,) = await broker.queues.receive(ORDERS)
         assert names(broker, trace_id)[-1] == "consume.fetched"
         assert trace_id.encode() in (dict(delivery.record.headers)["traceparent"] or b"")
@@ -353,7 +354,7 @@ async def test_a_read_before_the_end_of_the_search_is_recorded() -> None:
     async def is_recorded() -> bool:
         return len(told) == 4
 
-    await eventually(is_recorded)
+    await soon(is_recorded)
     assert [event.name for event in told] == [*PUBLISHED, "consume.fetched"]
     assert (told[-1].offset, told[-1].consumer) == (100, "bob")
     assert told[-1].at_us >= told[2].at_us

@@ -116,7 +116,7 @@ def test_http_readers_get_the_messages_around_it(
         offset = page.json()["next_offset"]
     assert values == ["before", "after"]
     assert [(each["base_offset"], each["count"]) for each in skipped] == [(1, 3)]
-    assert broker.errors.find(rf"unreadable_batch.*{topic}-0")
+    broker.errors.wait_for(rf"unreadable_batch.*{topic}-0", within_s=60)
     counted = f'alpacamq_topic_skipped_batches_total{{topic="{topic}"}}'
     (line,) = [line for line in http.get("/metrics").text.splitlines() if line.startswith(counted)]
     assert int(line.rpartition(" ")[2]) >= 2

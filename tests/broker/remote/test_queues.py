@@ -23,8 +23,9 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import QUEUES_TOPIC
 from alpacamq.queues.messages import Action, DescribeRequest, QueueId, Start
-from tests.broker.open_brokers import eventually, sent
+from tests.broker.open_brokers import sent
 from tests.broker.queue_steps import acknowledge, settle, values, waits
+from tests.waiting import soon
 
 from .three_brokers import ThreeBrokers, three_brokers
 
@@ -113,10 +114,10 @@ async def test_a_receive_waits_at_the_broker_of_the_queue(tmp_path: Path, factor
         await cluster.create("orders", replication_factor=factor)
         for receiving in cluster.brokers.values():
             for index in range(3):
-                waiting = asyncio.create_task(receiving.queues.receive(ORDERS, wait_ms=20_000))
-                await eventually(lambda: waits(cluster[1]))
+                waiting = asyncio.create_task(receiving.queues.receive(ORDERS, wait_ms=600_000))
+                await soon(lambda: waits(cluster[1]))
                 await sent(cluster[2], "orders", b"late", partition=index)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     (delivery,) = await waiting
                 assert delivery.partition == index
                 await acknowledge(cluster[3], delivery)
@@ -132,7 +133,7 @@ async def test_a_receive_at_its_limit_is_served_when_another_broker_deletes_what
         await sent(away, "orders", b"a", b"b", partition=index)
         assert values(await received(away, 1, consumer="one")) == [b"a"]
         waiting = asyncio.create_task(away.queues.receive(ORDERS, consumer="one", wait_ms=20_000))
-        await eventually(lambda: waits(away))
+        await soon(lambda: waits(away))
         await delete_before(away.topics.partition("orders", index), 1, away.work_threads)
         async with asyncio.timeout(10):
             assert values(await waiting) == [b"b"]
@@ -143,14 +144,14 @@ async def test_a_cancelled_receive_leaves_nothing_leased(tmp_path: Path) -> None
         await cluster.create("orders", assignments=ONE_EACH)
         away, _ = await others(cluster, ORDERS)
         waiting = asyncio.create_task(away.queues.receive(ORDERS, wait_ms=20_000))
-        await eventually(lambda: waits(away))
+        await soon(lambda: waits(away))
         waiting.cancel()
         await asyncio.wait({waiting})
 
         async def waits_no_more() -> bool:
             return not await waits(away)
 
-        await eventually(waits_no_more)
+        await soon(waits_no_more)
         await sent(away, "orders", b"a", partition=0)
         (delivery,) = await received(away, 1)
         assert delivery.delivery_count == 1
@@ -337,13 +338,13 @@ async def test_a_redrive_continues_when_its_queue_gets_another_broker(
             now = await found()
             return None if now.state == "running" else now
 
-        await eventually(has_begun)
+        await soon(has_begun)
         if is_killed:
             await cluster.kill(hosting.settings.node_id)
         else:
             index = shard_of(cluster, dead)
             await cluster.move_leader(QUEUES_TOPIC, index, other.settings.node_id)
-        done = await eventually(ended, within_s=60)
+        done = await soon(ended, within_s=60)
         assert (done.id, done.state, done.moved, done.failure) == (task.id, "completed", 40, "")
         moved = await received(other, 40, QUEUE)
         assert sorted(value for value in values(moved) if value is not None) == messages
@@ -374,7 +375,7 @@ async def test_dead_letters_go_to_a_topic_of_another_broker_and_back(tmp_path: P
             (found,) = await other.queues.redrives()
             return None if found.state == "running" else found
 
-        found = await eventually(ended)
+        found = await soon(ended)
         assert (found.state, found.moved) == ("completed", 9)
         assert (await away.queues.cancel_redrive(task.id)).state == "completed"
         with pytest.raises(InvalidRequest):
