@@ -193,13 +193,14 @@ class Connection:
         return response_body(frame, api, version, self._correlation_id, self.address)
 
     def _read(self, size: int) -> bytearray:
-        data = bytearray()
-        while len(data) < size:
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
             self._socket.settimeout(self._left_s())
-            part = self._socket.recv(min(size - len(data), 1 << 20))
-            if not part:
+            received = self._socket.recv_into(rest)
+            if not received:
                 raise ConnectionError("end of stream")
-            data += part
+            rest = rest[received:]
         return data
 
     def _left_s(self) -> float:
