@@ -26,7 +26,7 @@ from alpacamq.client.kafka.transactional import (
     end_transaction,
     send_batches,
 )
-from alpacamq.client.kafka.transactions import list_transactions, transaction
+from alpacamq.client.kafka.transactions import Transaction, list_transactions, transaction, transactions_of
 from alpacamq.model.batch import TRANSACTIONAL, Codec
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
@@ -246,7 +246,8 @@ def abort_unless_committed(cluster: Cluster, producer: ProducerIdentity) -> bool
 
 def ended_transactions(cluster: Cluster, producers: Sequence[ProducerIdentity]) -> list[ProducerIdentity]:
     """Return those whose transaction has ended, either way."""
-    return [producer for producer in producers if not _is_open(cluster, producer)]
+    found = retry(lambda: transactions_of(cluster, [each.transactional_id for each in producers]))
+    return [each for each in producers if not _is_open(each, found.get(each.transactional_id))]
 
 
 def abort_orphans(
@@ -273,8 +274,7 @@ def _is_orphan(cluster: Cluster, attempt: AttemptId) -> bool:
     return retry(lambda: transaction(cluster, attempt.sink)) is not None
 
 
-def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    found = retry(lambda: transaction(cluster, producer.transactional_id))
+def _is_open(producer: ProducerIdentity, found: Transaction | None) -> bool:
     return found is not None and found.state == OPEN and found.producer_epoch == producer.epoch
 
 

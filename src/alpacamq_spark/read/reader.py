@@ -33,7 +33,7 @@ from alpacamq_spark.arrays import array, binary_scalar, flags
 from alpacamq_spark.errors import DataLost, ReadStalled
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
-from alpacamq_spark.worker import skip_modules_in_collections
+from alpacamq_spark.worker import connected, skip_modules_in_collections
 
 from .ranges import OffsetRange
 
@@ -487,7 +487,7 @@ def read_range(
     skip_modules_in_collections()
     waiting: list[Unpacked] = []
     size = records = 0
-    with Cluster(*servers, login=login, tls=tls) as cluster, ExitStack() as stack:
+    with connected(servers, login, tls) as cluster, ExitStack() as stack:
         parts: dict[str, PartDecoder] = {}
         if decoding is not None:
             from alpacamq_spark.decoding.registry import Registry

@@ -4,6 +4,7 @@ Requests are sent one at a time. After any error the connection is closed and no
 response could be mistaken for the response to another request.
 """
 
+import select
 import ssl
 import time
 from math import inf
@@ -82,6 +83,12 @@ class Connection:
     @property
     def is_open(self) -> bool:
         return self._socket.fileno() != -1
+
+    def has_ended(self) -> bool:
+        """Return whether the broker has closed the connection; for one that waits for no response."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self._socket.close()
