@@ -18,6 +18,8 @@ import msgspec
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.client.kafka.transactional import (
     ProducerIdentity,
@@ -132,6 +134,7 @@ class DecisionLog:
         self._cluster = cluster
         self._sink = sink
         self._partition = retry(lambda: _partition(cluster, sink))
+        self._fetcher = PartitionFetcher(cluster, self._partition, Isolation.COMMITTED)
         self._producer: ProducerIdentity | None = None
         self._written = 0
 
@@ -142,7 +145,7 @@ class DecisionLog:
 
     def last(self) -> Decision | None:
         """Return the last decision, or None. Searches backwards, because it is near the end."""
-        found = last_record(self._cluster, self._partition, self._sink.encode())
+        found = last_record(self._fetcher, self._sink.encode())
         return None if found is None else _read(found)
 
     def write(self, decision: Decision) -> None:
