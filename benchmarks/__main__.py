@@ -55,6 +55,7 @@ BENCHMARKS = (
     "grpc_latency",
     "delays",
     "spark_read",
+    "spark_stream",
     "spark_latency",
 )
 

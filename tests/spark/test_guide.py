@@ -22,7 +22,7 @@ def test_examples_of_the_page_work(spark: SparkSession, broker: Broker, cluster:
         make_topic(cluster, topic)
     names: dict[str, object] = {}
     examples = BLOCK.findall(PAGE.read_text())
-    assert len(examples) == 6
+    assert len(examples) == 7
     for code, expected in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
