@@ -7,7 +7,7 @@ from one record length to the next.
 import array as typed_array
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -523,18 +523,20 @@ class _RangeFetcher:
         self._stalled_since: float | None = None
 
     def batches(self) -> Iterator[Unpacked]:
-        """Yield all visible batches, always fetching one request ahead."""
-        with ThreadPoolExecutor(1, "fetch") as ahead:
-            following = ahead.submit(self._next)
+        """Yield all visible batches, fetching one request ahead; a range of one request needs no thread."""
+        found = self._next()
+        with ExitStack() as stack:
+            ahead: ThreadPoolExecutor | None = None
             while True:
-                batches = following.result()
-                is_last = self._position >= self._wanted.end
-                if not is_last:
+                following: Future[list[tuple[FetchedBatch, int]]] | None = None
+                if self._position < self._wanted.end:
+                    ahead = ahead or stack.enter_context(ThreadPoolExecutor(1, "fetch"))
                     following = ahead.submit(self._next)
-                for batch, start in batches:
+                for batch, start in found:
                     yield unpack(batch, start)
-                if is_last:
+                if following is None:
                     return
+                found = following.result()
 
     def _next(self) -> list[tuple[FetchedBatch, int]]:
         """Return the batches of one more request, with its offset, and move the position behind them."""
