@@ -57,6 +57,7 @@ BENCHMARKS = (
     "grpc_latency",
     "delays",
     "spark_read",
+    "spark_stream",
     "spark_latency",
 )
 

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 MIN_JAVA = 17
@@ -21,7 +22,15 @@ _POM = """\
       <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
     </dependency>
   </dependencies>
+  <dependencyManagement><dependencies>{managed}</dependencies></dependencyManagement>
 </project>
+"""
+
+
+_MANAGED = """
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+    </dependency>
 """
 
 
@@ -64,11 +73,22 @@ def maven() -> str:
     return found
 
 
-def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
-    """Resolve an artifact and its dependencies into the directory `jars`."""
+def resolve(
+    jars: Path, group: str, artifact: str, version: str, managed: Mapping[str, str] | None = None
+) -> None:
+    """Resolve an artifact and its dependencies into the directory `jars`.
+
+    `managed` are versions of other artifacts of the group to use instead of those that it names.
+    """
+    others = [
+        _MANAGED.format(group=group, artifact=name, version=wanted)
+        for name, wanted in (managed or {}).items()
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch)
-        (project / "pom.xml").write_text(_POM.format(group=group, artifact=artifact, version=version))
+        (project / "pom.xml").write_text(
+            _POM.format(group=group, artifact=artifact, version=version, managed="".join(others))
+        )
         command = [maven(), "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
         try:

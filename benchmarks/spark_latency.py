@@ -2,12 +2,13 @@
 
 A micro-batch query from topic to topic without a pause between batches, exactly-once; beside it the same with
 Spark's own Kafka source and sink, which writes at least once. 100 records a second; the consumer reads what
-is committed.
+is committed. The samples of both are taken in turns.
 """
 
 import threading
 import time
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -18,9 +19,10 @@ from . import topics
 from .clients import percentile
 from .jars import Unavailable
 from .report import OURS, Report
+from .server_cost import cpu_ns
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import KafkaSource, kafka_source, spark_on
+from .spark_sessions import KafkaSource, kafka_source, query_cpu_s, spark_on
 
 PER_SECOND = 100
 PARTITIONS = 2
@@ -38,43 +40,54 @@ def run(session: Session, report: Report) -> None:
         source = kafka_source()
     except Unavailable as error:
         report.skip("Spark's Kafka source", str(error))
+    kinds = {"alpacamq": OURS, **({} if source is None else {"kafka": source.name})}
     with session.server(AlpacaMQ()) as server, spark_on(CORES, source) as spark:
-        for kind, name in (("alpacamq", OURS), ("kafka", source.name if source is not None else None)):
-            if name is not None:
-                _measure(session, report, spark, server, kind, name)
-
-
-def _measure(
-    session: Session, report: Report, spark: SparkSession, server: Server, kind: str, name: str
-) -> None:
-    runs = []
-    batches_ms = []
-    for sample in range(session.repeats):
-        topic = f"{kind}-{sample}"
-        for each in (topic, f"{topic}-sink"):
-            topics.create(server.address, each, PARTITIONS)
-        query = _start(spark, server, kind, topic, session.new_directory())
-        session.settle()
-        try:
-            runs.append(
-                _latencies(
-                    query, server.address, topic, session.scaled(WARM_UP_S, 5), session.scaled(MEASURED_S, 5)
-                )
+        runs: dict[str, list[Run]] = {kind: [] for kind in kinds}
+        for sample in range(session.repeats):
+            for kind, found in runs.items():
+                found.append(_measured(session, spark, server, kind, f"{kind}-{sample}"))
+    for kind, name in kinds.items():
+        for label, share in PERCENTILES.items():
+            report(
+                case=f"{PER_SECOND} records/s, {label}",
+                server=name,
+                unit="ms",
+                samples=[percentile(each.latencies, share) / 1e6 for each in runs[kind]],
             )
-            durations = [
-                progress["durationMs"]["triggerExecution"] for progress in query.recentProgress[-20:]
-            ]
-            batches_ms.append(sum(durations) / len(durations))
-        finally:
-            query.stop()
-    for label, share in PERCENTILES.items():
+        report(case="a batch", server=name, unit="ms", samples=[each.batch_ms for each in runs[kind]])
         report(
-            case=f"{PER_SECOND} records/s, {label}",
+            case="a batch, Spark's and its workers' CPU",
             server=name,
             unit="ms",
-            samples=[percentile(latencies, share) / 1e6 for latencies in runs],
+            samples=[each.client_ms for each in runs[kind]],
         )
-    report(case="a batch", server=name, unit="ms", samples=batches_ms)
+        report(
+            case="a batch, the broker's CPU",
+            server=name,
+            unit="ms",
+            samples=[each.server_ms for each in runs[kind]],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One sample: nanoseconds of each record, and milliseconds of a batch with records."""
+
+    latencies: "array[int]"
+    batch_ms: float
+    client_ms: float
+    server_ms: float
+
+
+def _measured(session: Session, spark: SparkSession, server: Server, kind: str, topic: str) -> Run:
+    for each in (topic, f"{topic}-sink"):
+        topics.create(server.address, each, PARTITIONS)
+    query = _start(spark, server, kind, topic, session.new_directory())
+    session.settle()
+    try:
+        return _run(query, server, topic, session.scaled(WARM_UP_S, 5), session.scaled(MEASURED_S, 5))
+    finally:
+        query.stop()
 
 
 def _start(spark: SparkSession, server: Server, kind: str, topic: str, directory: Path) -> StreamingQuery:
@@ -85,16 +98,15 @@ def _start(spark: SparkSession, server: Server, kind: str, topic: str, directory
     return writer.option("checkpointLocation", str(directory)).start()
 
 
-def _latencies(
-    query: StreamingQuery, address: str, topic: str, warm_up_s: int, measured_s: int
-) -> "array[int]":
-    """Nanoseconds from the intended sending of each record to its arrival, after the warm-up."""
+def _run(query: StreamingQuery, server: Server, topic: str, warm_up_s: int, measured_s: int) -> Run:
+    """From the intended sending of each record to its arrival, after the warm-up."""
     total = PER_SECOND * (warm_up_s + measured_s)
     found = array("q")
-    sender = threading.Thread(target=_send, args=(address, topic, total), daemon=True)
+    before: tuple[int, float, int] | None = None
+    sender = threading.Thread(target=_send, args=(server.address, topic, total), daemon=True)
     consumer = Consumer(
         {
-            "bootstrap.servers": address,
+            "bootstrap.servers": server.address,
             "group.id": f"latency-{topic}",
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -113,10 +125,21 @@ def _latencies(
                 seen += 1
                 if int(number) >= PER_SECOND * warm_up_s:
                     found.append(time.monotonic_ns() - int(sent_ns))
+            if found and before is None:
+                before = query.lastProgress["batchId"], query_cpu_s(), cpu_ns(server.pid)
     finally:
         consumer.close()
+    assert before is not None
+    first, client_s, server_ns = before
+    client_s, server_ns = query_cpu_s() - client_s, cpu_ns(server.pid) - server_ns
+    batches = [each for each in query.recentProgress if each["numInputRows"] and each["batchId"] > first]
     sender.join(LATE_S)
-    return found
+    return Run(
+        latencies=found,
+        batch_ms=sum(each["durationMs"]["triggerExecution"] for each in batches) / len(batches),
+        client_ms=client_s * 1e3 / len(batches),
+        server_ms=server_ns / 1e6 / len(batches),
+    )
 
 
 def _send(address: str, topic: str, total: int) -> None:

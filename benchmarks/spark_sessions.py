@@ -1,9 +1,10 @@
 """Spark for the benchmarks: sessions on a number of cores, and its own Kafka source if available."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -12,8 +13,12 @@ from alpacamq_spark.session import spark_session
 
 from .jars import CACHE, Unavailable, resolve
 
+# Published later than Spark itself in some mirrors of Maven Central. The streams of this version run on 4.3.
+_NEWEST = "4.2.0"
 # An older version, whose batch reads also run on later versions of Spark; its streams do not.
 OLDER = "4.0.0"
+# Its tokens are not used here, so any version will do where the one that is asked for is not published.
+_TOKENS = {"spark-token-provider-kafka-0-10_2.13": OLDER}
 _NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 _SETTINGS = {
     "spark.log.level": "OFF",
@@ -33,15 +38,28 @@ class KafkaSource:
 def kafka_source(*others: str) -> KafkaSource:
     """Return the source of the running version or of another one. Raises Unavailable."""
     failures = []
-    for version in (pyspark.__version__, *others):
+    for version in (pyspark.__version__, _NEWEST, *others):
         jars = CACHE / f"spark-sql-kafka-{version}"
         try:
             if not jars.exists():
-                resolve(jars, "org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+                resolve(jars, "org.apache.spark", "spark-sql-kafka-0-10_2.13", version, _TOKENS)
             return KafkaSource(jars, version)
         except Unavailable as error:
             failures.append(f"{version}: {error}")
     raise Unavailable("; ".join(failures))
+
+
+def query_cpu_s() -> float:
+    """Return the CPU time of Spark and its Python workers so far; workers that have ended count as well."""
+    return sum(map(_cpu_s, [own for own in psutil.Process().children() if "java" in own.name()]))
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        spent = process.cpu_times()
+        ended = spent.children_user + spent.children_system
+        return spent.user + spent.system + ended + sum(map(_cpu_s, process.children()))
+    return 0.0
 
 
 @contextmanager

@@ -2,10 +2,8 @@
 
 import time
 
-from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.errors import ErrorCode, Refused
 from alpacamq.client.kafka.fetch import PartitionFetcher
-from alpacamq.client.kafka.offsets import Isolation, extents
-from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import Record, read_records
 
 from .errors import ReadStalled
@@ -14,22 +12,28 @@ from .retry import RETRY_TIMEOUT_S, retry
 _FIRST_LOOK = 256
 
 
-def last_record(cluster: Cluster, partition: TopicPartition, key: bytes) -> Record | None:
+def last_record(fetcher: PartitionFetcher, key: bytes) -> Record | None:
     """Return the last committed record of a key, or None. Searches backwards, further each time."""
-    extent = retry(lambda: extents(cluster, [partition]))[partition]
-    look, end = _FIRST_LOOK, extent.end
+    end = until = retry(lambda: fetcher.edge(is_end=True))
+    # That of a compacted log is nearly always 0.
+    beginning, look = 0, _FIRST_LOOK
     while True:
-        start = max(extent.start, extent.end - look)
-        found = _last_between(cluster, partition, key, start, end)
-        if found is not None or start == extent.start:
+        start = max(beginning, end - look)
+        try:
+            found = _last_between(fetcher, key, start, until)
+        except Refused as refused:
+            if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            before, beginning = beginning, retry(lambda: fetcher.edge(is_end=False))
+            if beginning == before:
+                raise
+            continue
+        if found is not None or start == beginning:
             return found
-        look, end = 8 * look, start
+        look, until = 8 * look, start
 
 
-def _last_between(
-    cluster: Cluster, partition: TopicPartition, key: bytes, start: int, end: int
-) -> Record | None:
-    fetcher = PartitionFetcher(cluster, partition, Isolation.COMMITTED)
+def _last_between(fetcher: PartitionFetcher, key: bytes, start: int, end: int) -> Record | None:
     found = None
     position = start
     deadline = time.monotonic() + RETRY_TIMEOUT_S
@@ -44,5 +48,5 @@ def _last_between(
             position = max(position, batch.header.next_offset)
         # A pending record of another key in the same partition blocks reading.
         if position < end and time.monotonic() > deadline:
-            raise ReadStalled(f"{partition} cannot be read to {end}, only to {position}")
+            raise ReadStalled(f"{fetcher.partition} cannot be read to {end}, only to {position}")
     return found

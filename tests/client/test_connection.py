@@ -31,6 +31,7 @@ from alpacamq.protocol.messages.offsets import (
 )
 from alpacamq.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from alpacamq.protocol.schema import encode
+from tests.waiting import eventually
 
 from .peers import frame, handshake, peer
 
@@ -145,6 +146,15 @@ def test_the_leaders_of_a_list_of_topics_are_used_once() -> None:
         list_topics(cluster)
         assert ends(cluster, [ORDERS_0]) == {ORDERS_0: 7}
         assert ends(cluster, [ORDERS_0]) == {ORDERS_0: 8}
+
+
+def test_a_connection_that_the_broker_closed_while_it_was_idle_is_opened_again() -> None:
+    with peer(handshake(), _metadata()) as address, Cluster(address) as cluster:
+        list_topics(cluster)
+        connection = cluster.any_broker()
+        assert eventually(connection.has_ended)
+        cluster.close_ended()
+        assert not connection.is_open
 
 
 def _metadata() -> bytes:

@@ -54,6 +54,14 @@ def batches(draw: st.DrawFn) -> list[bytearray]:
     return found
 
 
+@st.composite
+def runs(draw: st.DrawFn) -> bytearray:
+    """One batch with records of equal size in sequence, as of measurements, and others between them."""
+    sizes = draw(st.lists(st.tuples(st.integers(0, 200) | st.just(9000), st.integers(1, 80)), max_size=4))
+    values = [bytes(size) for size, count in sizes for _ in range(count)] or [b""]
+    return write_batch([Record(offset, 0, None, value) for offset, value in enumerate(values)])
+
+
 def decoded(
     given_batches: Sequence[bytes | bytearray], wanted: OffsetRange = EVERYTHING, start: int | None = None
 ) -> pa.RecordBatch:
@@ -84,7 +92,7 @@ def rows(given_batches: Sequence[bytes | bytearray]) -> list[dict[str, Any]]:
     ]
 
 
-@given(batches())
+@given(batches() | runs().map(lambda each: [each]))
 def test_columns_equal_the_records(given_batches: list[bytearray]) -> None:
     found = decoded(given_batches)
     assert found.schema == COLUMNS
@@ -108,7 +116,7 @@ def test_records_before_the_offset_of_the_fetch_do_not_count(
     assert found.to_pylist() == [each for each in rows(given_batches) if start <= each["offset"]]
 
 
-@given(batch(), st.data())
+@given(batch() | runs(), st.data())
 def test_a_body_that_cannot_be_read_record_by_record_cannot_be_read_at_all_fuzz(
     good: bytearray, data: st.DataObject
 ) -> None:

@@ -24,7 +24,7 @@ def test_examples_of_the_page_work(spark: SparkSession, broker: Broker, cluster:
     # What needs a cluster is run in test_worker_package.
     head, _, rest = PAGE.read_text().partition("## Clusters without AlpacaMQ")
     examples = BLOCK.findall(head + rest[rest.index("\n## ") :])
-    assert len(examples) == 6
+    assert len(examples) == 7
     for code, expected in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -18,6 +18,8 @@ import msgspec
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.client.kafka.transactional import (
     ProducerIdentity,
@@ -26,7 +28,7 @@ from alpacamq.client.kafka.transactional import (
     end_transaction,
     send_batches,
 )
-from alpacamq.client.kafka.transactions import list_transactions, transaction
+from alpacamq.client.kafka.transactions import Transaction, list_transactions, transaction, transactions_of
 from alpacamq.model.batch import TRANSACTIONAL, Codec
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
@@ -132,6 +134,7 @@ class DecisionLog:
         self._cluster = cluster
         self._sink = sink
         self._partition = retry(lambda: _partition(cluster, sink))
+        self._fetcher = PartitionFetcher(cluster, self._partition, Isolation.COMMITTED)
         self._producer: ProducerIdentity | None = None
         self._written = 0
 
@@ -142,7 +145,7 @@ class DecisionLog:
 
     def last(self) -> Decision | None:
         """Return the last decision, or None. Searches backwards, because it is near the end."""
-        found = last_record(self._cluster, self._partition, self._sink.encode())
+        found = last_record(self._fetcher, self._sink.encode())
         return None if found is None else _read(found)
 
     def write(self, decision: Decision) -> None:
@@ -246,7 +249,8 @@ def abort_unless_committed(cluster: Cluster, producer: ProducerIdentity) -> bool
 
 def ended_transactions(cluster: Cluster, producers: Sequence[ProducerIdentity]) -> list[ProducerIdentity]:
     """Return those whose transaction has ended, either way."""
-    return [producer for producer in producers if not _is_open(cluster, producer)]
+    found = retry(lambda: transactions_of(cluster, [each.transactional_id for each in producers]))
+    return [each for each in producers if not _is_open(each, found.get(each.transactional_id))]
 
 
 def abort_orphans(
@@ -273,8 +277,7 @@ def _is_orphan(cluster: Cluster, attempt: AttemptId) -> bool:
     return retry(lambda: transaction(cluster, attempt.sink)) is not None
 
 
-def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    found = retry(lambda: transaction(cluster, producer.transactional_id))
+def _is_open(producer: ProducerIdentity, found: Transaction | None) -> bool:
     return found is not None and found.state == OPEN and found.producer_epoch == producer.epoch
 
 

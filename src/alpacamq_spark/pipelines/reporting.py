@@ -14,6 +14,8 @@ import msgspec
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.client.kafka.producer import Producer
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.model.errors import AlpacaError
@@ -164,7 +166,7 @@ def last_report(cluster: Cluster, name: str) -> PipelineProgress | None:
     key = name[:MAX_NAME_LENGTH].encode()
     # One partition, unless an operator has added some.
     place = topic.all_partitions()[partition_for_key(key, len(topic.partitions))]
-    record = last_record(cluster, place, key)
+    record = last_record(PartitionFetcher(cluster, place, Isolation.COMMITTED), key)
     if record is None or record.value is None:
         return None
     try:

@@ -33,7 +33,7 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = {partition: extent.end for partition, extent in self.extents().items()}
+        self._target = self.latest()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
         self.publish(start)
@@ -54,4 +54,4 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
         return to_json(end)
 
     def reportLatestOffset(self) -> Json:  # noqa: N802 - Spark's name
-        return to_json({partition: extent.end for partition, extent in self.extents().items()})
+        return to_json(self.latest())

@@ -4,9 +4,10 @@ Fields are decoded by numpy, all records of all batches at once: the only loop o
 from one record length to the next.
 """
 
+import array as typed_array
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from alpacamq_spark.arrays import array, binary_scalar, flags
 from alpacamq_spark.errors import DataLost, ReadStalled
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
-from alpacamq_spark.worker import skip_modules_in_collections
+from alpacamq_spark.worker import connected, skip_modules_in_collections
 
 from .ranges import OffsetRange
 
@@ -47,6 +48,10 @@ Flags = npt.NDArray[np.bool_]
 PADDING_BYTES = 10
 _MIN_RECORD_BYTES = 7
 _MAX_SHIFT = 63
+# Records of equal size that are located at once; fewer are not worth it.
+_MIN_RUN = 16
+# The values of all varints of up to two bytes.
+_SHORT = (np.arange(1 << 14) >> 1) ^ -(np.arange(1 << 14) & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,29 +189,70 @@ def _put(room: Spans, slots: Ints, spans: Spans) -> None:
 
 def _record_edges(raw: bytes, batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
     """Return the start of each record, behind its length, and its end."""
-    places: list[int] = []
+    data = np.frombuffer(raw, dtype=np.uint8)
+    places = typed_array.array("q")
     at = 0
     for batch in batches:
         end = at + len(batch.body)
         try:
-            places += _walk(raw, at, batch.header.record_count)
+            at = _walk(raw, data, at, batch.header.record_count, places)
         except IndexError:
             raise CorruptBatch(f"a record of the batch at {batch.header.base_offset} is cut off") from None
         # The lengths are checked below; here the walk must have reached the end.
-        at = places.pop()
         if at != end:
             raise CorruptBatch(f"the records of the batch at {batch.header.base_offset} do not fill it")
-    lengths, starts = _numbers(np.frombuffer(raw, dtype=np.uint8), np.array(places, dtype=np.int64))
+    lengths, starts = _numbers(data, np.frombuffer(places, dtype=np.int64))
     if np.any(lengths <= 0):
         raise CorruptBatch("a record claims to have no bytes")
     return starts, starts + lengths
 
 
-def _walk(raw: bytes, at: int, count: int) -> list[int]:
-    """Return the positions of `count` record lengths, and the end of the last record."""
-    places = [at]
-    add = places.append
+def _walk(raw: bytes, data: Bytes, at: int, count: int, places: "typed_array.array[int]") -> int:
+    """Append the positions of `count` record lengths, and return the end of the last record.
+
+    Looks for records of equal size, and less often while there are none.
+    """
+    pause = _MIN_RUN
+    while count >= _MIN_RUN:
+        run, size = _run(raw, data, at, count)
+        if run < _MIN_RUN:
+            run = min(pause, count)
+            at = _walk_one_by_one(raw, at, run, places)
+            pause *= 2
+        else:
+            places.frombytes(np.arange(at, at + run * size, size, dtype=np.int64).tobytes())
+            at += run * size
+            pause = _MIN_RUN
+        count -= run
+    return _walk_one_by_one(raw, at, count, places)
+
+
+def _run(raw: bytes, data: Bytes, at: int, count: int) -> tuple[int, int]:
+    """Return how many records from here have the same size, up to `count`, and that size with its varint."""
+    first, second = raw[at], raw[at + 1]
+    if first < 0x80:
+        size = (first >> 1) + 1
+    elif second < 0x80:
+        size = (first >> 1) - 0x40 + (second << 6) + 2
+    else:
+        return 0, 0
+    # A few records first, because a look at all of them would be in vain for records of many sizes.
+    for limit in (_MIN_RUN, count):
+        firsts = data[at:-1:size][:limit]
+        differs = firsts != first
+        if first >= 0x80:
+            differs |= data[at + 1 :: size][: len(firsts)] != second
+        run = int(np.argmax(differs)) if differs.any() else len(firsts)
+        if run < limit:
+            break
+    return run, size
+
+
+def _walk_one_by_one(raw: bytes, at: int, count: int, places: "typed_array.array[int]") -> int:
+    found: list[int] = []
+    add = found.append
     for _ in range(count):
+        add(at)
         byte = raw[at]
         if byte < 0x80:
             at += (byte >> 1) + 1
@@ -215,8 +261,8 @@ def _walk(raw: bytes, at: int, count: int) -> list[int]:
             at += (byte >> 1) - 0x40 + (following << 6) + 2
         else:
             at = _after_long(raw, at)
-        add(at)
-    return places
+    places.extend(found)
+    return at
 
 
 def _after_long(raw: bytes, at: int) -> int:
@@ -237,6 +283,18 @@ def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Decode the varint at each position; return the values and the next positions."""
     if at.size and int(np.max(at)) > data.size - PADDING_BYTES:
         raise CorruptBatch("a record is cut off")
+    first, second = data[at], data[at + 1]
+    is_longer = first >= 0x80
+    high = np.where(is_longer, second & 0x7F, 0).astype(np.uint16)
+    values = _SHORT[(first & 0x7F) | high << 7]
+    following = at + 1 + is_longer
+    if (more := np.flatnonzero(is_longer & (second >= 0x80))).size:
+        values[more], following[more] = _long_numbers(data, at[more])
+    return values, following
+
+
+def _long_numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """Decode varints of any length."""
     byte = data[at]
     bits = (byte & 0x7F).astype(np.uint64)
     at = at + 1
@@ -429,7 +487,7 @@ def read_range(
     skip_modules_in_collections()
     waiting: list[Unpacked] = []
     size = records = 0
-    with Cluster(*servers, login=login, tls=tls) as cluster, ExitStack() as stack:
+    with connected(servers, login, tls) as cluster, ExitStack() as stack:
         parts: dict[str, PartDecoder] = {}
         if decoding is not None:
             from alpacamq_spark.decoding.registry import Registry
@@ -465,18 +523,20 @@ class _RangeFetcher:
         self._stalled_since: float | None = None
 
     def batches(self) -> Iterator[Unpacked]:
-        """Yield all visible batches, always fetching one request ahead."""
-        with ThreadPoolExecutor(1, "fetch") as ahead:
-            following = ahead.submit(self._next)
+        """Yield all visible batches, fetching one request ahead; a range of one request needs no thread."""
+        found = self._next()
+        with ExitStack() as stack:
+            ahead: ThreadPoolExecutor | None = None
             while True:
-                batches = following.result()
-                is_last = self._position >= self._wanted.end
-                if not is_last:
+                following: Future[list[tuple[FetchedBatch, int]]] | None = None
+                if self._position < self._wanted.end:
+                    ahead = ahead or stack.enter_context(ThreadPoolExecutor(1, "fetch"))
                     following = ahead.submit(self._next)
-                for batch, start in batches:
+                for batch, start in found:
                     yield unpack(batch, start)
-                if is_last:
+                if following is None:
                     return
+                found = following.result()
 
     def _next(self) -> list[tuple[FetchedBatch, int]]:
         """Return the batches of one more request, with its offset, and move the position behind them."""

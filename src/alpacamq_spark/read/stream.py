@@ -6,7 +6,8 @@ query in its checkpoint; offsets committed to a consumer group are only for moni
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from alpacamq.client.errors import ErrorCode, Refused, Unreachable
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.offsets import Extent, commit_offsets, extents
+from alpacamq.client.kafka.offsets import Extent, Isolation, commit_offsets, ends, extents
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
 from alpacamq_spark.options import DECODED, ReadOptions, warn_of_ignored
@@ -25,6 +26,8 @@ from .positions import Json, Offsets, from_json, to_json
 from .ranges import OffsetRange, between, limited, split
 from .reader import read_range
 from .schema import wanted_columns
+
+T = TypeVar("T")
 
 _TAKEN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH})
 
@@ -114,11 +117,21 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._committer.publish(self._cluster, from_json(reached))
 
     def extents(self) -> dict[TopicPartition, Extent]:
+        """Return start and end of all partitions."""
+        return self._asked(extents)
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """Return the end of all partitions."""
+        return self._asked(ends)
+
+    def _asked(
+        self, ask: Callable[[Cluster, list[TopicPartition], Isolation], dict[TopicPartition, T]]
+    ) -> dict[TopicPartition, T]:
         subscription, isolation = self.options.subscription, self.options.isolation
         if not self._has_met_broker:
             warn_of_ignored(self.options.ignored)
         there = retry(
-            lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation),
+            lambda: ask(self._cluster, subscription.partitions(self._cluster), isolation),
             RETRY_TIMEOUT_S if self._has_met_broker else FIRST_CONTACT_TIMEOUT_S,
         )
         self._has_met_broker = True
@@ -126,22 +139,22 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def ends(self, start: Offsets) -> dict[TopicPartition, int]:
         """Return the end of each partition, which may be before `start` if data was lost."""
-        there = self.extents()
+        there = self.latest()
         gone = sorted(set(start) - there.keys())
         if gone and self.options.fail_on_data_loss:
             deleted = ", ".join(f"{each} (read to {start[each]})" for each in gone)
             raise DataLost(f"partitions were deleted: {deleted}; set failOnDataLoss=false to skip them")
-        for partition, extent in there.items():
-            if extent.end < start.get(partition, 0):
+        for partition, end in there.items():
+            if end < start.get(partition, 0):
                 # Not from the beginning: a log that lost its end would be read twice.
                 words = (
-                    f"{partition} was read to {start[partition]} and now ends at {extent.end}: the topic was "
-                    f"recreated or lost its end. Records before {extent.end} may not have been read"
+                    f"{partition} was read to {start[partition]} and now ends at {end}: the topic was "
+                    f"recreated or lost its end. Records before {end} may not have been read"
                 )
                 if self.options.fail_on_data_loss:
                     raise DataLost(f"{words}; set failOnDataLoss=false to continue there")
                 log.warning("%s; continuing there", words)
-        return {each: extent.end for each, extent in there.items()}
+        return there
 
     def must_wait(self, start: Offsets, end: Offsets) -> bool:
         """Return whether a batch has to wait for more records; the first of a run does not, as in Spark."""

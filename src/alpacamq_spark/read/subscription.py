@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,17 +76,13 @@ class Subscription:
 
     def partitions(self, cluster: Cluster) -> list[TopicPartition]:
         """Return the existing partitions, in order. Raises NotFound if a named one does not exist."""
-        every = {topic.name: topic for topic in list_topics(cluster)}
+        named: Sequence[TopicName] = [*self.topics, *dict.fromkeys(each.topic for each in self.assigned)]
+        every = {topic.name: topic for topic in list_topics(cluster, named or None)}
         if self.pattern is not None:
             # Match the whole name, as Java's matcher in Spark does.
             matches = re.compile(self.pattern).fullmatch
             hidden = {*_OWN, *(name for name, topic in every.items() if topic.is_internal)}
             named = [name for name in every if name not in hidden and matches(name)]
-        else:
-            named = [*self.topics, *dict.fromkeys(each.topic for each in self.assigned)]
-        for name in named:
-            if name not in every:
-                raise NotFound("topic", name, every)
         there = [partition for name in sorted(named) for partition in every[name].all_partitions()]
         if not self.assigned:
             return there

@@ -3,7 +3,7 @@
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,11 +12,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
-from alpacamq_spark.worker import skip_modules_in_collections
+from alpacamq_spark.worker import connected, skip_modules_in_collections
 
 from .rows import check_columns
 from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
@@ -54,11 +55,11 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return _stage(self._options, self._batch, iterator)
 
     def commit(self, messages: Messages) -> None:
-        with self._options.connect() as cluster:
+        with _cluster(self._options) as cluster:
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages) -> None:
-        with _aborting(self._batch), self._options.connect() as cluster:
+        with _aborting(self._batch), _cluster(self._options) as cluster:
             abort(cluster, self._batch, _staged(messages))
 
 
@@ -87,14 +88,14 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
         skip_modules_in_collections()
-        with self._options.connect() as cluster:
+        with _cluster(self._options) as cluster:
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
         # Without a message the batch is unknown: its repetition aborts what its tasks left, or the
         # timeout does.
         if staged := _staged(messages):
-            with _aborting(staged[0].batch), self._options.connect() as cluster:
+            with _aborting(staged[0].batch), _cluster(self._options) as cluster:
                 abort(cluster, staged[0].batch, staged)
 
 
@@ -111,16 +112,20 @@ def _aborting(batch: Batch) -> Iterator[None]:
         log.warning("the failed batch %d of %r was not aborted: %s", batch.number, batch.sink, error)
 
 
+def _cluster(options: WriteOptions) -> AbstractContextManager[Cluster]:
+    return connected(options.servers, options.login, options.tls)
+
+
 def check_reachable(options: WriteOptions) -> None:
     """Check that a broker answers, before tasks wait for one that does not exist."""
-    with options.connect() as cluster:
+    with _cluster(options) as cluster:
         cluster.any_broker()
 
 
 def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
     skip_modules_in_collections()
     context = _task()
-    with options.connect() as cluster:
+    with _cluster(options) as cluster:
         area = StagingArea(cluster, options, batch, context.partitionId(), context.attemptNumber())
         area.begin()
         try:

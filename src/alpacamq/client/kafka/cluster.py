@@ -35,7 +35,7 @@ T = TypeVar("T")
 # Time to wait for an election or a coordinator that is loading its state.
 _RETRY_S = 10.0
 _PAUSE_S = 0.1
-
+_MAX_COORDINATORS = 10_000
 
 # Of groups and the like, so that one request takes a broker milliseconds.
 NAMES_PER_REQUEST = 500
@@ -48,7 +48,7 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
-    """Retry a call for a while if it fails with a transient error."""
+    """Retry a call for a while if it fails with a transient error, and forget who led or coordinated."""
 
     @wraps(call)
     def retrying(*arguments: P.args, **named: P.kwargs) -> T:
@@ -59,6 +59,9 @@ def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
             except Refused as refused:
                 if not refused.retriable or time.monotonic() > deadline:
                     raise
+            for argument in arguments:
+                if isinstance(argument, Cluster):
+                    argument.forget()
             time.sleep(_PAUSE_S)
 
     return retrying
@@ -75,9 +78,11 @@ class Cluster:
         self._tls = tls
         self._others = others
         self._connections: dict[Address, Connection] = {}
-        # The last list of all topics, for the first question about leaders that follows it. Only for the
+        # The last description of topics, for the first question about leaders that follows it. Only for the
         # first: it may be out of date, and then the question is asked again.
         self._listed: MetadataResponse | None = None
+        # Known coordinators. One that is none any more refuses a request, and the retry looks for it again.
+        self._coordinators: dict[tuple[Coordinates, str], Connection] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +99,18 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self.forget()
+
+    def close_ended(self) -> None:
+        """Close the connections that a broker has closed while they were idle."""
+        for connection in self._connections.values():
+            if connection.is_open and connection.has_ended():
+                connection.close()
+
+    def forget(self) -> None:
+        """Forget leaders and coordinators, because they have changed."""
+        self._listed = None
+        self._coordinators.clear()
 
     def any_broker(self) -> Connection:
         """Return a connection to the first bootstrap broker that answers."""
@@ -120,8 +137,17 @@ class Cluster:
 
     def by_coordinator(self, of: Coordinates, names: Sequence[str]) -> list[tuple[Connection, list[str]]]:
         """Group the names of groups or transactional ids by the connection to their coordinator."""
+        if len(self._coordinators) > _MAX_COORDINATORS:
+            self._coordinators.clear()
         coordinated: dict[Connection, list[str]] = defaultdict(list)
-        for some in batched(names, NAMES_PER_REQUEST):
+        unknown = []
+        for name in names:
+            known = self._coordinators.get((of, name))
+            if known is not None and known.is_open:
+                coordinated[known].append(name)
+            else:
+                unknown.append(name)
+        for some in batched(unknown, NAMES_PER_REQUEST):
             answer = self.any_broker().call(
                 FindCoordinatorRequest(key_type=of, coordinator_keys=some), FindCoordinatorResponse
             )
@@ -130,7 +156,9 @@ class Cluster:
                 about = f"finding the coordinator of {name!r}"
                 each = only(about, [found[name]] if name in found else [])
                 check(about, each.error_code, each.error_message)
-                coordinated[self._advertised(Address(each.host, each.port), each.node_id)].append(name)
+                coordinator = self._advertised(Address(each.host, each.port), each.node_id)
+                self._coordinators[of, name] = coordinator
+                coordinated[coordinator].append(name)
         return list(coordinated.items())
 
     def metadata(self, names: Sequence[str] | None, *, may_create: bool = False) -> MetadataResponse:
@@ -142,8 +170,7 @@ class Cluster:
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
         answer = self.any_broker().call(request, MetadataResponse)
         check("reading metadata", answer.error_code)
-        if names is None:
-            self._listed = answer
+        self._listed = answer
         return answer
 
     @retry_transient
@@ -167,7 +194,7 @@ class Cluster:
         metadata, self._listed = self._listed, None
         leaders = {} if metadata is None else _leaders(metadata)
         if metadata is None or any(leaders.get(partition, -1) < 0 for partition in wanted):
-            metadata = self.metadata(sorted({partition.topic for partition in wanted}))
+            metadata, self._listed = self.metadata(sorted({partition.topic for partition in wanted})), None
             leaders = _leaders(metadata)
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in wanted:

@@ -4,6 +4,7 @@ Requests are sent one at a time. After any error the connection is closed and no
 response could be mistaken for the response to another request.
 """
 
+import select
 import ssl
 import time
 from math import inf
@@ -82,6 +83,12 @@ class Connection:
     @property
     def is_open(self) -> bool:
         return self._socket.fileno() != -1
+
+    def has_ended(self) -> bool:
+        """Return whether the broker has closed the connection; for one that waits for no response."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self._socket.close()
@@ -193,13 +200,14 @@ class Connection:
         return response_body(frame, api, version, self._correlation_id, self.address)
 
     def _read(self, size: int) -> bytearray:
-        data = bytearray()
-        while len(data) < size:
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
             self._socket.settimeout(self._left_s())
-            part = self._socket.recv(min(size - len(data), 1 << 20))
-            if not part:
+            received = self._socket.recv_into(rest)
+            if not received:
                 raise ConnectionError("end of stream")
-            data += part
+            rest = rest[received:]
         return data
 
     def _left_s(self) -> float:

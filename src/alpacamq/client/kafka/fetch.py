@@ -18,7 +18,7 @@ from alpacamq.protocol.messages.fetch import (
 )
 
 from .cluster import Cluster, retry_transient
-from .offsets import Isolation
+from .offsets import Isolation, log_edge
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -41,16 +41,15 @@ class PartitionFetcher:
     """Fetches from the leader of one partition, and finds it again when it changes."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, isolation: Isolation) -> None:
+        self.partition = partition
         self._cluster = cluster
-        self._partition = partition
         self._isolation = isolation
         self._leader: Connection | None = None
 
     @retry_transient
     def fetch(self, offset: int) -> Fetched:
         """Fetch batches from the one that contains `offset`; empty on timeout."""
-        if self._leader is None or not self._leader.is_open:
-            [(self._leader, _)] = self._cluster.by_leader([self._partition])
+        leader = self._known_leader()
         request = FetchRequest(
             max_wait_ms=WAIT_MS,
             min_bytes=1,
@@ -58,10 +57,10 @@ class PartitionFetcher:
             isolation_level=self._isolation,
             topics=[
                 FetchTopic(
-                    topic=self._partition.topic,
+                    topic=self.partition.topic,
                     partitions=[
                         FetchPartition(
-                            partition=self._partition.partition,
+                            partition=self.partition.partition,
                             fetch_offset=offset,
                             partition_max_bytes=MAX_BYTES,
                         )
@@ -69,8 +68,8 @@ class PartitionFetcher:
                 )
             ],
         )
-        about = f"reading {self._partition} at {offset}"
-        answer = self._leader.call(request, FetchResponse, timeout_s=WAIT_MS / 1000 + _WAIT_MARGIN_S)
+        about = f"reading {self.partition} at {offset}"
+        answer = leader.call(request, FetchResponse, timeout_s=WAIT_MS / 1000 + _WAIT_MARGIN_S)
         check(about, answer.error_code)
         data = only(about, only(about, answer.responses).partitions)
         try:
@@ -83,3 +82,17 @@ class PartitionFetcher:
             batches=fetched_batches(memoryview(data.records or b""), data.aborted_transactions),
             readable_end=data.last_stable_offset if is_committed else data.high_watermark,
         )
+
+    @retry_transient
+    def edge(self, *, is_end: bool) -> int:
+        """Return the start or the end of the log."""
+        try:
+            return log_edge(self._known_leader(), self.partition, is_end=is_end)
+        except Refused:
+            self._leader = None
+            raise
+
+    def _known_leader(self) -> "Connection":
+        if self._leader is None or not self._leader.is_open:
+            [(self._leader, _)] = self._cluster.by_leader([self.partition])
+        return self._leader

@@ -144,9 +144,11 @@ def extents(
 
 
 @retry_transient
-def ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the end of each partition."""
-    return _offsets(cluster.by_leader(partitions), _LATEST, Isolation.UNCOMMITTED)
+def ends(
+    cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = Isolation.UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """Return the end of each partition; for read_committed it is the last stable offset."""
+    return _offsets(cluster.by_leader(partitions), _LATEST, isolation)
 
 
 @retry_transient
@@ -157,6 +159,12 @@ def offsets_at(
     leaders = cluster.by_leader(partitions)
     found = _offsets(leaders, max(0, timestamp_ms), Isolation.UNCOMMITTED)
     return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
+
+
+def log_edge(leader: Connection, partition: TopicPartition, *, is_end: bool) -> int:
+    """Return the start or the end of a partition by its leader."""
+    at = _LATEST if is_end else _EARLIEST
+    return _offsets([(leader, [partition])], at, Isolation.UNCOMMITTED)[partition]
 
 
 def _offsets(

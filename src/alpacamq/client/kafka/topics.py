@@ -79,9 +79,9 @@ class Setting:
     is_own: bool
 
 
-def list_topics(cluster: Cluster) -> list[Topic]:
-    """List all topics by name."""
-    return [_topic(described) for described in cluster.topics()]
+def list_topics(cluster: Cluster, names: Sequence[str] | None = None) -> list[Topic]:
+    """List all topics by name, or these; NotFound if one of `names` does not exist."""
+    return [_topic(described) for described in cluster.topics(names)]
 
 
 def find_topic(cluster: Cluster, name: str, *, may_create: bool = False) -> Topic:

@@ -56,7 +56,7 @@ def claim(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerI
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
     @retry_transient
-    def send() -> ProducerIdentity:
+    def send(cluster: Cluster) -> ProducerIdentity:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, transactional_id)
         answer = coordinator.call(request, InitProducerIdResponse)
         check(f"claiming the transactional id {transactional_id!r}", answer.error_code)
@@ -64,7 +64,7 @@ def claim(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerI
             transactional_id=transactional_id, producer_id=answer.producer_id, epoch=answer.producer_epoch
         )
 
-    return _once_complete(send)
+    return _once_complete(cluster, send)
 
 
 def add_partitions(
@@ -82,7 +82,7 @@ def add_partitions(
     )
 
     @retry_transient
-    def send() -> None:
+    def send(cluster: Cluster) -> None:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, producer.transactional_id)
         answer = coordinator.call(request, AddPartitionsToTxnResponse)
         for topic in answer.results_by_topic_v3_and_below:
@@ -93,7 +93,7 @@ def add_partitions(
                     result.partition_error_code,
                 )
 
-    _once_complete(send)
+    _once_complete(cluster, send)
 
 
 def end_transaction(cluster: Cluster, producer: ProducerIdentity, *, committed: bool) -> None:
@@ -106,13 +106,13 @@ def end_transaction(cluster: Cluster, producer: ProducerIdentity, *, committed: 
     )
 
     @retry_transient
-    def send() -> None:
+    def send(cluster: Cluster) -> None:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, producer.transactional_id)
         answer = coordinator.call(request, EndTxnResponse)
         verb = "committing" if committed else "aborting"
         check(f"{verb} the transaction of {producer.transactional_id!r}", answer.error_code)
 
-    _once_complete(send)
+    _once_complete(cluster, send)
 
 
 @retry_transient
@@ -143,12 +143,12 @@ def send_batches(
                     check(f"writing to {partition}", result.error_code, result.error_message)
 
 
-def _once_complete(send: Callable[[], T]) -> T:
+def _once_complete(cluster: Cluster, send: Callable[[Cluster], T]) -> T:
     """Retry for a while until the id's previous transaction is complete."""
     deadline = time.monotonic() + _COMPLETION_S
     while True:
         try:
-            return send()
+            return send(cluster)
         except Refused as refused:
             if refused.code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
                 raise

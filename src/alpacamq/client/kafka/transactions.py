@@ -1,6 +1,6 @@
 """Lists, describes and aborts transactions, and finds hanging ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -9,6 +9,7 @@ from alpacamq.client.errors import NotFound, check, only
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.transactions import (
+    DescribedTransaction,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopic,
@@ -22,7 +23,7 @@ from alpacamq.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-from .cluster import Cluster, Coordinates, retry_transient
+from .cluster import NAMES_PER_REQUEST, Cluster, Coordinates, batched, retry_transient
 from .transactional import claim
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -86,18 +87,32 @@ def find_transaction(cluster: Cluster, name: str) -> Transaction:
     return found
 
 
-@retry_transient
 def transaction(cluster: Cluster, name: str) -> Transaction | None:
     """Describe a transactional id; None if it does not exist."""
-    coordinator = cluster.coordinator(Coordinates.TRANSACTION, name)
-    request = DescribeTransactionsRequest(transactional_ids=[name])
-    answer = coordinator.call(request, DescribeTransactionsResponse)
-    described = only(f"transactional id {name!r}", answer.transaction_states)
-    if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        return None
-    check(f"transactional id {name!r}", described.error_code)
+    return transactions_of(cluster, [name]).get(name)
+
+
+@retry_transient
+def transactions_of(cluster: Cluster, names: Sequence[str]) -> dict[str, Transaction]:
+    """Describe transactional ids; those that do not exist are missing."""
+    found: dict[str, Transaction] = {}
+    for coordinator, theirs in cluster.by_coordinator(Coordinates.TRANSACTION, names):
+        for some in batched(theirs, NAMES_PER_REQUEST):
+            request = DescribeTransactionsRequest(transactional_ids=list(some))
+            answer = coordinator.call(request, DescribeTransactionsResponse)
+            described = {each.transactional_id: each for each in answer.transaction_states}
+            for name in some:
+                about = f"transactional id {name!r}"
+                each = only(about, [described[name]] if name in described else [])
+                if each.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    check(about, each.error_code)
+                    found[name] = _transaction(each)
+    return found
+
+
+def _transaction(described: DescribedTransaction) -> Transaction:
     return Transaction(
-        id=name,
+        id=described.transactional_id,
         state=described.transaction_state,
         producer_id=described.producer_id,
         producer_epoch=described.producer_epoch,

@@ -1,0 +1,107 @@
+"""How much CPU time does a million rows of a streaming read cost, beside Spark's own Kafka source?
+
+Rows with a value of 100 B of a topic with two partitions, in micro-batches of 250,000 rows, to a sink that
+drops them. Spark and its Python workers are the client. The first queries of each source let Java compile
+what it runs; of the others, the first two batches do not count. The samples of both are taken in turns.
+"""
+
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from . import topics
+from .clients import Load
+from .jars import Unavailable
+from .report import OURS, Report
+from .server_cost import cpu_ns
+from .servers import AlpacaMQ, Server
+from .session import Session
+from .spark_sessions import KafkaSource, kafka_source, query_cpu_s, spark_on
+
+SIZE = 100
+PARTITIONS = 2
+CORES = 2
+BATCH = 250_000
+SKIPPED = 2
+QUERIES_TO_WARM_UP = 3
+LATE_S = 600.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One sample, for each million rows."""
+
+    client_s: float
+    server_s: float
+    rows_per_s: float
+
+
+def run(session: Session, report: Report) -> None:
+    source: KafkaSource | None = None
+    try:
+        source = kafka_source()
+    except Unavailable as error:
+        report.skip("Spark's Kafka source", str(error))
+    kinds = {"alpacamq": OURS, **({} if source is None else {"kafka": source.name})}
+    count = session.scaled(4_000_000, 1_000_000)
+    load = Load(topic="streamed", partitions=PARTITIONS, size=SIZE, count=count)
+    runs: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    with session.server(AlpacaMQ()) as server, spark_on(CORES, source) as spark:
+        topics.create(server.address, load.topic, load.partitions)
+        session.clients[-1].produce(server.address, load, "all")
+        warm_up = session.scaled(QUERIES_TO_WARM_UP, 1)
+        for sample in range(warm_up + session.repeats):
+            for kind, found in runs.items():
+                session.settle()
+                each = _measured(session, spark, server, kind, load)
+                if sample >= warm_up:
+                    found.append(each)
+    for kind, name in kinds.items():
+        report(
+            case="Spark and its workers",
+            server=name,
+            unit="s of CPU per million rows",
+            samples=[each.client_s for each in runs[kind]],
+        )
+        report(
+            case="the broker",
+            server=name,
+            unit="s of CPU per million rows",
+            samples=[each.server_s for each in runs[kind]],
+        )
+        report(case="rows", server=name, unit="rows/s", samples=[each.rows_per_s for each in runs[kind]])
+
+
+def _measured(session: Session, spark: SparkSession, server: Server, kind: str, load: Load) -> Run:
+    reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", server.address)
+    reader = reader.option("subscribe", load.topic).option("startingOffsets", "earliest")
+    writer = reader.option("maxOffsetsPerTrigger", BATCH).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(session.new_directory())).start()
+    deadline = time.monotonic() + LATE_S
+    try:
+        skipped = _rows_after(query, deadline, batches=SKIPPED)
+        client_s, server_ns, began_at = query_cpu_s(), cpu_ns(server.pid), time.monotonic()
+        rows = _rows_after(query, deadline, rows=load.count) - skipped
+        took_s = time.monotonic() - began_at
+        millions = rows / 1e6
+        return Run(
+            client_s=(query_cpu_s() - client_s) / millions,
+            server_s=(cpu_ns(server.pid) - server_ns) / 1e9 / millions,
+            rows_per_s=rows / took_s,
+        )
+    finally:
+        query.stop()
+
+
+def _rows_after(query: StreamingQuery, deadline: float, *, batches: int = 0, rows: int = 0) -> int:
+    """Wait for batches and rows, and return the number of rows so far."""
+    while True:
+        done = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+        if len(done) >= batches and sum(done) >= rows:
+            return sum(done)
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, f"{sum(done)} rows in {len(done)} batches"
+        time.sleep(POLL_S)
