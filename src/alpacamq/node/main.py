@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument(
         "--new-cluster",
         action="store_true",
-        help="create a new cluster with this node as the only voter; needed if the old cluster had other voters",
+        help="create a new cluster with this node as the only voter; needed if the old one had others",
     )
     restore.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     worker = commands.add_parser("worker", help="run an application that processes messages of queues")
