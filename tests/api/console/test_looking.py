@@ -274,6 +274,7 @@ def test_no_page_is_wider_than_a_phone(tab: Tab, http: httpx.Client, made: str) 
         "/topics",
         "/groups",
         "/queues",
+        "/cluster",
         f"/topics/{made}",
         f"/groups/{made}",
         f"/queues/{made}/{made}",
