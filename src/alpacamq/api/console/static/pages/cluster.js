@@ -161,7 +161,7 @@ function partitionTable(partitions) {
       { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.topic) }, row.topic) },
       { label: "Partition", kind: "number", cell: (row) => row.partition },
       { label: "Leader", kind: "number", cell: (row) => row.leader ?? "none" },
-      { label: "Replicas", cell: (row) => row.replicas.join(", ") },
+      { label: "Replicas", kind: "wide", cell: (row) => row.replicas.join(", ") },
       { label: "In sync", cell: (row) => row.in_sync.join(", ") || "–" },
       { label: "", kind: "wide", cell: (row) => row.states.map((each) => [badge(each, each === "offline" || each === "below-min-isr" ? "bad" : "warn"), " "]) },
     ],
