@@ -63,7 +63,8 @@ GROUPS: Mapping[str, Remedies] = {
         "client's library, its memory or the network.",
         e.InvalidRecord: "Correct the record that the message names: a missing key in a compacted topic, a value that its "
         "[schema](../guide/schema-validation.md) does not allow, or a delivery time that is no time.",
-        e.SchemasUnavailable: "Retry. If it lasts, look at the leader of `_schemas`: `alpacactl topics describe _schemas`.",
+        e.SchemasUnavailable: "Retry. If it lasts, look for `schema_worker_not_started` in the broker's log, and at the leader of `_schemas`: "
+        "`alpacactl topics describe _schemas`.",
         e.InvalidTimestamp: "Send milliseconds since 1970. Correct the clock of the producer, or raise `message.timestamp.before.max.ms` and "
         "`message.timestamp.after.max.ms` of the topic.",
         e.BatchTooLarge: "Send smaller messages or batches (`batch.size`), or raise `max.message.bytes` of the topic.",

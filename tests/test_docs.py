@@ -62,6 +62,12 @@ IMAGE = re.compile(r'<(?:source|img) [^>]*?(?:srcset|src)="([^"]+)"')
 SPACES = re.compile(r" +")
 # The first words of topic settings that no other system has settings with.
 OWN_SETTINGS = {"queue", "trace", "table", "confluent", "cleanup", "retention", "segment", "flush"}
+# Names of clients, of Spark and of the system, and examples.
+OTHERS_NAMES = {
+    *("ack_wait", "request_timeout_ms", "endpoint_url", "set_sasl_credentials", "commit_sync"),
+    *("sasl_oauth_token_provider", "preferred_username", "send_offsets_to_transaction"),
+    *("from_protobuf", "member_int", "member_string", "sync_file_range", "a_b"),
+}
 REGISTRY_PATHS = (
     "/schemas",
     "/subjects",
@@ -531,6 +537,21 @@ def test_named_topic_settings_exist(page: Path) -> None:
             assert name in SETTINGS, f"{page.name}: {name}"
             if value and value == value.lower():
                 SETTINGS[name].parse(name, value)
+
+
+@pytest.fixture(scope="module")
+def names_in_the_code() -> set[str]:
+    """Every name and word of the sources, of any kind."""
+    files = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".proto", ".js"}]
+    files += (ROOT / "deploy").rglob("*.y*ml")
+    return {name for path in files for name in re.findall(r"\w+", path.read_text())}
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_events_and_fields_exist(page: Path, names_in_the_code: set[str]) -> None:
+    """Of text like `certificates_not_reloaded`: events of the log, settings, fields and statuses."""
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", page.read_text()))
+    assert named - OTHERS_NAMES <= names_in_the_code
 
 
 @pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))

@@ -43,6 +43,7 @@ WORDS = {
     *("Allow", "Expect", "Host", "Content-Type: application/json", "100-continue", "text/plain", "fetch"),
     *(".", "_", "-", "Id", ".proto", "BadRequest", "dmesg", "with", "open.credit", "reasons"),
     *("leader", "controller", "coordinator", "retry_after_ms", "latest", "_schemas"),
+    "schema_worker_not_started",
 }
 
 

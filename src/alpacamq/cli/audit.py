@@ -30,9 +30,9 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     )
     parser.add_argument(
         "--since", type=_since, default="1h", metavar="WHEN",
-        help="a duration as 1h, a time as 2026-01-31T12:00Z, or earliest (default: 1h)",
+        help="a time ago (1h), a time (2026-01-31T12:00Z), or earliest (default: 1h)",
     )  # fmt: skip
-    parser.add_argument("--follow", action="store_true", help="go on with events as they come")
+    parser.add_argument("--follow", action="store_true", help="wait for new events")
     parser.add_argument("--denied", action="store_true", help="only what was denied or failed")
     parser.add_argument(
         "--kind", choices=("authentication", "authorization", "change"), help="only events of this kind"

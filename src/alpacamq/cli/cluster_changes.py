@@ -54,19 +54,20 @@ def add_to(
     drain.add_argument("node", type=index, metavar="NODE")
     drain.add_argument("--leaders-only", action="store_true", help="keep the replicas, for maintenance")
     drain.add_argument(
-        "--cancel", action="store_true", help="stop draining; leaders return, moved replicas do not"
+        "--cancel", action="store_true", help="cancel draining; leaders return, moved replicas do not"
     )
     _add_waiting(drain)
 
     remove = add_verb(
-        verbs, common, "remove", "drain a node, take its vote, and forget it once it has stopped", _remove,
+        verbs, common, "remove",
+        "drain a node, remove its vote, and unregister it once it has stopped", _remove,
         ["alpacactl cluster remove 3", "alpacactl cluster remove 3 --force --yes"],
     )  # fmt: skip
     remove.add_argument("node", type=index, metavar="NODE")
     remove.add_argument(
         "--force",
         action="store_true",
-        help="do not drain it: for a node that is lost, where no other can take its replicas",
+        help="do not drain it: for a lost node whose replicas no other node can take",
     )
     add_confirmation(remove)
     _add_waiting(remove)
@@ -82,7 +83,7 @@ def add_to(
         ],
     )  # fmt: skip
     reassign.add_argument(
-        "--file", type=Path, metavar="JSON", help='as Kafka\'s tool takes it: {"partitions": [{"topic": …'
+        "--file", type=Path, metavar="JSON", help="plan in the format of kafka-reassign-partitions.sh"
     )
     reassign.add_argument("--topic", type=topic_name, metavar="TOPIC", help="all partitions of a topic")
     reassign.add_argument(
@@ -95,8 +96,8 @@ def add_to(
         "--throttle",
         type=byte_rate,
         metavar="RATE",
-        help="bytes a second that each node sends and fetches at most, such as 50MB, or none; it is set back "
-        "when the moves are done. Without anything to move: change it",
+        help="most bytes per second that each node sends, and fetches, such as 50MB, or none; the former "
+        "limit is restored when the moves are done. Alone: change the limit",
     )
     action = reassign.add_mutually_exclusive_group()
     action.add_argument("--status", action="store_true", help="show reassignments in progress")
@@ -106,7 +107,7 @@ def add_to(
     _add_waiting(reassign)
 
     upgrade = add_verb(
-        verbs, common, "upgrade", "use what all nodes know, after the last one was upgraded", _upgrade,
+        verbs, common, "upgrade", "raise the feature level, after all nodes were upgraded", _upgrade,
         ["alpacactl cluster upgrade --dry-run", "alpacactl cluster upgrade"],
     )  # fmt: skip
     upgrade.add_argument("--dry-run", action="store_true", help="show the levels and change nothing")
@@ -126,7 +127,7 @@ def add_to(
 
 
 def _add_waiting(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--no-wait", action="store_true", help="begin it and return")
+    verb.add_argument("--no-wait", action="store_true", help="start it and return immediately")
     verb.add_argument("--timeout", type=duration, metavar="TIME", help="fail if it takes longer")
 
 

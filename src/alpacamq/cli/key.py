@@ -28,7 +28,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ],
     )  # fmt: skip
     create.add_argument("--owner", metavar="USER", help="the user it acts for (the user that logs in)")
-    create.add_argument("--expires", type=duration, metavar="DURATION", help="end it after this time, as 90d")
+    create.add_argument(
+        "--expires", type=duration, metavar="DURATION", help="let it expire after this time, such as 90d"
+    )
     create.add_argument(
         "--scope",
         type=operation_name,
@@ -40,7 +42,8 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )
     create.add_argument("--description", metavar="TEXT", default="", help="what it is for")
     rotate = add_verb(
-        verbs, common, "rotate", "replace an API key by a new one, and end the old one later", _rotate,
+        verbs, common, "rotate",
+        "replace an API key by a new one; the old one keeps working for a time", _rotate,
         ["alpacactl key rotate KEY", "alpacactl key rotate KEY --overlap 1h"],
     )  # fmt: skip
     rotate.add_argument("id", metavar="ID")
@@ -49,7 +52,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         type=duration,
         default="7d",
         metavar="DURATION",
-        help="how long the old key goes on to work (default: 7d)",
+        help="how long the old key keeps working (default: 7d)",
     )
     delete = add_verb(
         verbs, common, "delete", "delete an API key", _delete, ["alpacactl key delete KEY --yes"]

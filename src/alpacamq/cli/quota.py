@@ -36,7 +36,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ],
     )  # fmt: skip
     setting.description = (
-        "Set quotas; others of the same entity stay. They are those of one broker. "
+        "Set quotas; other quotas of the same entity are kept. They apply to each broker separately. "
         f"Quotas of users and client ids: {_KEYS}. Quotas of users and of addresses: {_CONNECTION_KEYS}."
     )
     _add_entity(setting)
@@ -64,7 +64,7 @@ def _add_entity(verb: argparse.ArgumentParser) -> None:
         either.add_argument(
             f"--default-{option}",
             action="store_true",
-            help=f"{others} without a quota of their own: each of them has this one",
+            help=f"the default of {others}, which each without its own quota has",
         )
 
 

@@ -63,7 +63,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ],
     )  # fmt: skip
     _add_schema(register)
-    register.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    register.add_argument("--dry-run", action="store_true", help="only print what would be done")
 
     check = add_verb(
         verbs, common, "check", "check whether a schema is compatible with a subject", _check,
@@ -87,7 +87,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     delete.add_argument(
         "--permanent", action="store_true", help="for good; what is not deleted yet is deleted first"
     )
-    delete.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    delete.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     add_confirmation(delete)
 
     config = add_verb(
@@ -104,7 +104,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--compatibility", type=str.upper, choices=_LEVELS, metavar="LEVEL", help=", ".join(_LEVELS)
     )
     change.add_argument(
-        "--reset", action="store_true", help="delete the setting, so that the general one counts"
+        "--reset", action="store_true", help="delete the setting, so that the global one applies"
     )
     config.add_argument("--normalize", choices=("true", "false"), help="register schemas in normal form")
 
@@ -120,9 +120,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     change = mode.add_mutually_exclusive_group()
     change.add_argument("--set", type=str.upper, choices=_MODES, metavar="MODE", help=", ".join(_MODES))
     change.add_argument(
-        "--reset", action="store_true", help="delete the mode, so that the general one counts"
+        "--reset", action="store_true", help="delete the mode, so that the global one applies"
     )
-    mode.add_argument("--force", action="store_true", help="set IMPORT also where there are schemas")
+    mode.add_argument("--force", action="store_true", help="set IMPORT even if there are schemas")
 
     diff = add_verb(
         verbs, common, "diff", "compare two versions of a subject, and their compatibility", _diff,
@@ -150,8 +150,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--file", metavar="PATH", help="an export, or records of _schemas; - for standard input"
     )
     source.add_argument("--from", dest="url", metavar="URL", help="another registry with Confluent's API")
-    importing.add_argument("--force", action="store_true", help="also if the registry has schemas")
-    importing.add_argument("--dry-run", action="store_true", help="only read, and say what would be written")
+    importing.add_argument("--force", action="store_true", help="even if the registry has schemas")
+    importing.add_argument(
+        "--dry-run", action="store_true", help="only read, and print what would be written"
+    )
 
 
 def _add_schema(verb: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     _add_values(create)
     show = add_verb(
-        verbs, common, "show", "show a tenant, its principals and what it uses of its limits", _show,
+        verbs, common, "show", "show a tenant, its principals, limits and usage", _show,
         ["alpacactl tenant show shop"],
     )  # fmt: skip
     topics = add_verb(
@@ -53,7 +53,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     for verb, name in ((suspend, "suspend"), (disable, "disable"), (activate, "activate")):
         verb.set_defaults(status=name)
     for verb in (suspend, disable):
-        verb.add_argument("--reason", metavar="TEXT", default="", help="why; its clients see it")
+        verb.add_argument("--reason", metavar="TEXT", default="", help="shown to its clients")
     add = add_verb(
         verbs, common, "add-principal", "make a principal a member of a tenant", _add_principal,
         ["alpacactl tenant add-principal shop User:alice --admin"],

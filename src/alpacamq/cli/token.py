@@ -43,7 +43,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--max-lifetime",
         type=duration,
         metavar="DURATION",
-        help="end it after this time, as 12h, however often it is renewed "
+        help="let it expire after this time, such as 12h, however often it is renewed "
         "(security.delegation_token_max_lifetime_ms)",
     )
     renew = add_verb(
@@ -62,7 +62,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl token expire TOKEN --yes", "alpacactl token expire TOKEN --period 10m --yes"],
     )  # fmt: skip
     expire.add_argument("id", metavar="ID")
-    expire.add_argument("--period", type=duration, metavar="DURATION", help="end it after this time, not now")
+    expire.add_argument(
+        "--period", type=duration, metavar="DURATION", help="let it expire after this time instead of now"
+    )
     add_confirmation(expire)
 
 

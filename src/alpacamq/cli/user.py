@@ -48,10 +48,13 @@ def _add_password(verb: argparse.ArgumentParser) -> None:
         "--mechanism",
         action="append",
         choices=["SCRAM-SHA-256", "SCRAM-SHA-512"],
-        help="how the user can log in, besides PLAIN; may be repeated (both)",
+        help="how the user can log in, besides PLAIN; may be repeated (default: both)",
     )
     verb.add_argument(
-        "--iterations", type=count, metavar="N", help="how often the password is hashed, 4096 to 16384 (4096)"
+        "--iterations",
+        type=count,
+        metavar="N",
+        help="how often the password is hashed, 4096 to 16384 (default: 4096)",
     )
 
 

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--cluster-nodes",
         metavar="ID@HOST:PORT,…",
-        help="nodes that found the cluster, the same list on each; without it, this node is its own cluster",
+        help="initial nodes of the cluster, the same list on each; without it, this node is its own cluster",
     )
     serve.add_argument(
         "--processes",
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     # One of these processes: its standard input ends with the process that has started it.
     serve.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    health = commands.add_parser("health", help="ask the broker with this configuration whether it serves")
+    health = commands.add_parser("health", help="check whether the broker with this configuration is ready")
     health.add_argument("--config", type=Path, metavar="FILE", help="its configuration file")
     health.add_argument("--http", metavar="HOST:PORT", help="address of its HTTP API")
     health.add_argument(
@@ -100,14 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
     format_ = commands.add_parser(
-        "format", help="make a data directory a member of a cluster by hand, or withdraw it from founding one"
+        "format",
+        help="assign a data directory to a cluster by hand, or clear one whose cluster was never created",
     )
     format_.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
     format_.add_argument("--node-id", type=int, metavar="N", default=1, help="node.id, default 1")
     action = format_.add_mutually_exclusive_group(required=True)
     action.add_argument("--cluster-id", metavar="ID", help="join this cluster, whichever node answers first")
     action.add_argument(
-        "--reset", action="store_true", help="forget an accepted proposal of a cluster that was never founded"
+        "--reset", action="store_true", help="clear a directory whose cluster was proposed but never created"
     )
     action.add_argument(
         "--sole-voter",
@@ -147,13 +148,13 @@ def _parser() -> argparse.ArgumentParser:
     backup.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
     backup.add_argument("--to", type=Path, metavar="BACKUP", required=True, help="directory to create")
     backup.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-    restore = commands.add_parser("restore", help="make a data directory of a backup")
+    restore = commands.add_parser("restore", help="create a data directory from a backup")
     restore.add_argument("--from", dest="backup", type=Path, metavar="BACKUP", required=True, help="a backup")
     restore.add_argument("--data-dir", type=Path, metavar="DIR", required=True, help="directory to create")
     restore.add_argument(
         "--new-cluster",
         action="store_true",
-        help="found a new cluster, of which this node is the only voter; needed if there were others",
+        help="create a new cluster with this node as the only voter; needed if the old one had others",
     )
     restore.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     worker = commands.add_parser("worker", help="run an application that processes messages of queues")

@@ -42,7 +42,7 @@ class OfKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a key that is replaced goes on to work."""
+    """How long the old key keeps working."""
 
     overlap_ms: Annotated[int, Meta(ge=0, le=INT64_MAX // 2)] = 7 * DAY_MS
 

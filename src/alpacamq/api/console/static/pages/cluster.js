@@ -90,7 +90,7 @@ function nodeTable(status) {
       { label: "Behind", kind: "number", cell: (row) => format.span(row.lag_ms) },
     ],
     status.nodes,
-    { key: (row) => `node ${row.node_id}`, label: "Nodes" },
+    { key: (row) => `node ${row.node_id}`, label: "Nodes", isStacked: true },
   );
 }
 
@@ -112,7 +112,7 @@ function moves(reassignments) {
       { label: "Throttle", kind: "wide", cell: (row) => (row.throttle === null ? "–" : `${format.bytes(row.throttle)}/s`) },
     ],
     reassignments,
-    { key: (row) => `${row.topic}/${row.partition}`, label: "Reassignments" },
+    { key: (row) => `${row.topic}/${row.partition}`, label: "Reassignments", isStacked: true },
   );
 }
 
@@ -161,7 +161,7 @@ function partitionTable(partitions) {
       { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.topic) }, row.topic) },
       { label: "Partition", kind: "number", cell: (row) => row.partition },
       { label: "Leader", kind: "number", cell: (row) => row.leader ?? "none" },
-      { label: "Replicas", cell: (row) => row.replicas.join(", ") },
+      { label: "Replicas", kind: "wide", cell: (row) => row.replicas.join(", ") },
       { label: "In sync", cell: (row) => row.in_sync.join(", ") || "–" },
       { label: "", kind: "wide", cell: (row) => row.states.map((each) => [badge(each, each === "offline" || each === "below-min-isr" ? "bad" : "warn"), " "]) },
     ],
@@ -179,6 +179,6 @@ function links(all) {
       { label: "Last error", kind: "wide", cell: (row) => row.last_error || "–" },
     ],
     all,
-    { key: (row) => `link ${row.node_id}`, label: "Links" },
+    { key: (row) => `link ${row.node_id}`, label: "Links", isStacked: true },
   );
 }

@@ -21,7 +21,7 @@ export function produce(view, _, query) {
   const forms = h("div");
   const headers = pairs("Headers", "header");
   const partition = h("input", { type: "number", min: 0, placeholder: "by key", inputmode: "numeric" });
-  const lane = select([["", "normal unless a header says otherwise"], ...LANES.map((name) => [name, name])], "");
+  const lane = select([["", "default"], ...LANES.map((name) => [name, name])], "");
   const delay = h("input", { type: "number", min: 0, step: "any", placeholder: "none", inputmode: "decimal" });
   const unit = select([["1", "ms"], ["1000", "s"], ["60000", "min"], ["3600000", "h"], ["86400000", "d"]], "1000");
   unit.setAttribute("aria-label", "Unit of the delay");

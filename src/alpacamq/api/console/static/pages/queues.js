@@ -147,7 +147,7 @@ function partitions({ topic, partitions: found }) {
   return table(
     [
       { label: "Partition", kind: "number", cell: (row) => h("a", { href: toMessages(topic, { partition: row.partition, by: "offset", at: row.start_offset }) }, row.partition) },
-      { label: "Processed before", kind: "number", cell: (row) => format.count(row.start_offset) },
+      { label: "Processed before", kind: "number wide", cell: (row) => format.count(row.start_offset) },
       { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
       { label: "Ready", kind: "number", cell: (row) => format.count(row.ready) },
       { label: "In flight", kind: "number", cell: (row) => format.count(row.in_flight) },

@@ -136,7 +136,7 @@ function partitions(name, parts) {
   return table(
     [
       { label: "Partition", kind: "number", cell: (part) => h("a", { href: toMessages(name, { partition: part.partition }) }, part.partition) },
-      { label: "Start", kind: "number", cell: (part) => format.count(part.start_offset) },
+      { label: "Start", kind: "number wide", cell: (part) => format.count(part.start_offset) },
       { label: "End", kind: "number", cell: (part) => format.count(part.end_offset) },
       { label: "Messages", kind: "number", cell: (part) => format.count(part.end_offset === null ? null : part.end_offset - part.start_offset) },
       { label: "Size", kind: "number", cell: (part) => (part.size_bytes === null ? format.count(null) : format.bytes(part.size_bytes)) },
