@@ -239,6 +239,9 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     archive: str | None = None
     # An Iceberg table.
     table: str | None = None
+    # The directory of a Delta table, and the options of its storage.
+    delta: str | None = None
+    storage_options: Mapping[str, str | int | float | bool] = {}
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     begin: Position | None = None
@@ -252,20 +255,25 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     def check(self, place: str) -> None:
         if self.pattern is not None and self.topics:
             raise InvalidPipeline(f"{place}: topics and pattern exclude each other")
-        if self.archive is not None and self.table is not None:
-            raise InvalidPipeline(f"{place}: archive and table exclude each other")
+        stored = {"archive": self.archive, "table": self.table, "delta": self.delta}
+        if len(given := [name for name, where in stored.items() if where is not None]) > 1:
+            raise InvalidPipeline(f"{place}: {' and '.join(given)} exclude each other")
         if self.is_live and not self.topics and self.pattern is None:
-            raise InvalidPipeline(f"{place} needs archive, table, topics or pattern")
+            raise InvalidPipeline(f"{place} needs archive, table, delta, topics or pattern")
+        if self.storage_options and self.delta is None:
+            raise InvalidPipeline(f"{place}.storage_options needs {place}.delta")
         if self.table is not None and not _TABLE.fullmatch(self.table):
             raise InvalidPipeline(
                 f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
             )
-        if self.sql is not None and self.table is None:
-            raise InvalidPipeline(f"{place}.sql is a query over a table, and {place}.table is missing")
+        if self.sql is not None and not self.is_table:
+            raise InvalidPipeline(
+                f"{place}.sql is a query over a table, and {place}.table or {place}.delta is missing"
+            )
         if self.order and self.sql is None:
             raise InvalidPipeline(f"{place}.order is for sql; other records have the order of their offsets")
-        given = [self.begin, self.end, self.pattern]
-        if self.sql is not None and (self.topics or self.keys or given != [None] * 3):
+        chosen = [self.begin, self.end, self.pattern]
+        if self.sql is not None and (self.topics or self.keys or chosen != [None] * 3):
             raise InvalidPipeline(f"{place}: from, to, keys and topics exclude sql; use WHERE")
         for name, position in (("from", self.begin), ("to", self.end)):
             _check_position(f"{place}.{name}", position)
@@ -273,7 +281,12 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     @property
     def is_live(self) -> bool:
         """Whether the records are those that the topics have."""
-        return self.archive is None and self.table is None
+        return self.archive is None and not self.is_table
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether the records are rows of an Iceberg or Delta table."""
+        return self.table is not None or self.delta is not None
 
 
 class ReplaySink(Part, frozen=True, kw_only=True):
