@@ -223,14 +223,23 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
     subject: str | None = None
     version: Count | None = None
     message: str | None = None
+    # An Iceberg table for copies of records that cannot be decoded.
+    dead_letter_table: str | None = None
     trigger: str = "available-now"
 
     def check(self) -> None:
         check_trigger(self.trigger)
         _check_decoding(self, "")
+        if self.dead_letter_table is not None:
+            _check_dead_letter_table("", self.dead_letter_table)
+            if (self.schema, self.decode, self.decode_key) == (None, None, None):
+                raise InvalidPipeline("dead_letter_table needs schema, decode or decode_key")
+            if self.dead_letter_table == self.sink.table:
+                raise InvalidPipeline(f"dead_letter_table: {self.sink.table!r} is the table of the sink, too")
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
             raise InvalidPipeline("steps: only one compact step is allowed")
-        _check_catalog(self.catalog, self.sink)
+        if self.dead_letter_table is None:
+            _check_catalog(self.catalog, self.sink)
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
@@ -372,11 +381,7 @@ class TableSource(Part, frozen=True, kw_only=True):
                 raise InvalidPipeline(f"{place}.dead_letter_table is for malformed = 'dead-letter'")
             if self.dead_letters is not None:
                 raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
-            if not _TABLE.fullmatch(self.dead_letter_table):
-                raise InvalidPipeline(
-                    f"{place}.dead_letter_table = {self.dead_letter_table!r} is not a namespace and a name, "
-                    "as in 'sales.malformed'"
-                )
+            _check_dead_letter_table(f"{place}.", self.dead_letter_table)
         if self.malformed == "dead-letter" and self.format != "json":
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
@@ -554,6 +559,8 @@ class Tables(Definition, tag="tables", frozen=True, kw_only=True):
     catalog: CatalogSettings | None = None
     # Of tables that the settings of their topics do not name.
     namespace: str = "topics"
+    # An Iceberg table for copies of records that cannot be decoded.
+    dead_letter_table: str | None = None
     max_records: Count | None = None
     compression: Compression = "zstd"
     keep_snapshots: str | None = None
@@ -565,6 +572,8 @@ class Tables(Definition, tag="tables", frozen=True, kw_only=True):
         check_trigger(self.trigger)
         if not _TABLE.fullmatch(f"{self.namespace}.table"):
             raise InvalidPipeline(f"namespace = {self.namespace!r} is not the name of a namespace")
+        if self.dead_letter_table is not None:
+            _check_dead_letter_table("", self.dead_letter_table)
         if self.keep_snapshots is not None:
             _check_duration("keep_snapshots", self.keep_snapshots)
 
@@ -613,6 +622,13 @@ def _check_decoding(decoded: Decoded, place: str) -> None:
         for name in ("subject", "version", "message"):
             if getattr(decoded, name) is not None:
                 raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
+def _check_dead_letter_table(place: str, name: str) -> None:
+    if not _TABLE.fullmatch(name):
+        raise InvalidPipeline(
+            f"{place}dead_letter_table = {name!r} is not a namespace and a name, as in 'sales.malformed'"
+        )
 
 
 def _check_catalog(catalog: CatalogSettings | None, sink: TableSink) -> None:
