@@ -124,7 +124,7 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
         ),
         ({**REPLAY, "source": {"topics": ["a"], "from": -1}}, "an offset is 0 or more"),
         ({**REPLAY, "source": {"topics": ["a"], "to": {"a": {"x": 1}}}}, "not a partition and its offset"),
-        ({**REPLAY, "source": {}}, "needs archive, table, topics or pattern"),
+        ({**REPLAY, "source": {}}, "needs archive, table, delta, topics or pattern"),
         ([], "a pipeline must be a table"),
     ],
 )
@@ -226,7 +226,13 @@ def test_defaults_match_the_guide() -> None:
     )
     assert Compact() == Compact(fan_in=10, target_mb=128)
     assert transform.sources["a"].malformed == "keep"
-    assert msgspec.structs.asdict(archive.spark) == {"master": None, "remote": None, "settings": {}}
+    assert msgspec.structs.asdict(archive.spark) == {
+        "master": None,
+        "remote": None,
+        "settings": {},
+        "package": None,
+        "python": None,
+    }
 
 
 @given(

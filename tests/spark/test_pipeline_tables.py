@@ -521,10 +521,16 @@ def example_of_the_guide(title: str, extras: str, broker: Broker, capfd: pytest.
         assert main(["--broker", broker.address, *arguments]) == 0
     assert capfd.readouterr().out == following("text")
     names: dict[str, Any] = {}
-    for code, text in pairwise(blocks):
-        if (code[0], text[0]) == ("py", "text"):
-            exec(code[1], names)  # noqa: S102 - our own page
-            assert capfd.readouterr().out == text[1]
+    for (language, code), (after, text) in pairwise(blocks):
+        match language, after:
+            case "py", "text":
+                exec(code, names)  # noqa: S102 - our own page
+                assert capfd.readouterr().out == text
+            case "toml", "sh":
+                Path(shlex.split(text)[-1]).write_text(code)
+            case "sh", "text":
+                assert main(["--broker", broker.address, *shlex.split(code)[1:]]) == 0
+                assert capfd.readouterr().out == text
     assert {"duckdb", "polars"} <= names.keys()
 
 

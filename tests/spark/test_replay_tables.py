@@ -1,13 +1,16 @@
-"""Replays of Iceberg tables: the records they were, once and in order per key, by time, key or SQL."""
+"""Replays of tables: the records they were, once and in order per key, by time, key or SQL."""
 
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
+pytest.importorskip("deltalake", reason="needs the extra `delta`")
 
+from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from alpacamq.client.kafka.cluster import Cluster
@@ -27,16 +30,21 @@ kind = "archive"
 topics = ["{topic}"]
 max_records = 10
 [sink]
-format = "iceberg"
-table = "shop.events"
+{sink}
 """
+SINKS = {
+    "iceberg": 'format = "iceberg"\ntable = "shop.events"',
+    "delta": 'format = "delta"\npath = "lake/events"',
+}
+SOURCES = {"iceberg": 'table = "shop.events"', "delta": 'delta = "lake/events"'}
+FORMS = pytest.mark.parametrize("form", list(SINKS))
 REPLAY = """
 kind = "replay"
 batch = {batch}
 checkpoint = "checkpoints/{name}"
 
 [source]
-table = "{table}"
+{table}
 {source}
 
 [sink]
@@ -52,7 +60,7 @@ def replay(
     source: str = "",
     *,
     sink: str = "",
-    table: str = "shop.events",
+    table: str = SOURCES["iceberg"],
     batch: int = 1000,
     name: str = "replay",
 ) -> Pipeline:
@@ -60,7 +68,11 @@ def replay(
     return workshop.pipeline(text, f"{name}.toml")
 
 
-def fill(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+def archive(workshop: Workshop, topic: str, form: str) -> None:
+    workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic, sink=SINKS[form]), "archive.toml"))
+
+
+def fill(workshop: Workshop, cluster: Cluster, topic: str, form: str = "iceberg") -> None:
     """Archive thirty records of five keys, and have a topic for their replay."""
     make_topic(cluster, topic)
     make_topic(cluster, f"{topic}-again")
@@ -75,7 +87,7 @@ def fill(workshop: Workshop, cluster: Cluster, topic: str) -> None:
         for number in range(30)
     ]
     send(workshop.broker, topic, records)
-    workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic), "archive.toml"))
+    archive(workshop, topic, form)
 
 
 def cut_off(workshop: Workshop, pipeline: Pipeline) -> None:
@@ -102,15 +114,16 @@ def by_key(numbers: Iterable[int]) -> dict[str, list[int]]:
     return found
 
 
+@FORMS
 def test_an_archived_table_is_replayed_as_it_was_wherever_the_replay_is_cut_off(
-    workshop: Workshop, cluster: Cluster, topic: str
+    workshop: Workshop, cluster: Cluster, topic: str, form: str
 ) -> None:
-    fill(workshop, cluster, topic)
-    pipeline = replay(workshop, topic, sink=ORIGINAL, batch=11)
+    fill(workshop, cluster, topic, form)
+    pipeline = replay(workshop, topic, sink=ORIGINAL, batch=11, table=SOURCES[form])
     cut_off(workshop, pipeline)
     # The table goes on meanwhile.
     send(workshop.broker, topic, [Sent(value=json.dumps({"n": 30}), key="k0")])
-    workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic), "archive.toml"))
+    archive(workshop, topic, form)
     assert workshop.run(pipeline).report.data["rows_in_all"] == 30
     assert replayed(cluster, topic) == by_key(range(30))
     originals = {
@@ -142,8 +155,11 @@ order = ["n"]
 """
 
 
-def test_time_keys_and_sql_choose_from_a_table(workshop: Workshop, cluster: Cluster, topic: str) -> None:
-    fill(workshop, cluster, topic)
+@FORMS
+def test_time_keys_and_sql_choose_from_a_table(
+    workshop: Workshop, cluster: Cluster, topic: str, form: str
+) -> None:
+    fill(workshop, cluster, topic, form)
     begin, end = "2026-01-31T12:00:00.010Z", "2026-01-31T12:00:00.020Z"
     chosen: list[tuple[str, list[int]]] = [
         (f'from = "{begin}"\nto = "{end}"', list(range(10, 20))),
@@ -153,7 +169,7 @@ def test_time_keys_and_sql_choose_from_a_table(workshop: Workshop, cluster: Clus
     ]
     so_far: dict[str, list[int]] = {}
     for number, (source, numbers) in enumerate(chosen):
-        pipeline = replay(workshop, topic, source, batch=4, name=f"replay-{number}")
+        pipeline = replay(workshop, topic, source, batch=4, name=f"replay-{number}", table=SOURCES[form])
         cut_off(workshop, pipeline)
         assert workshop.run(pipeline).report.data["rows_in_all"] == len(numbers)
         for key, those in by_key(numbers).items():
@@ -170,17 +186,12 @@ def test_the_table_of_a_topic_is_replayed(workshop: Workshop, cluster: Cluster, 
     tables = f'kind = "tables"\ntrigger = "available-now"\nregistry = "{url}"\n'
     workshop.run(workshop.pipeline(tables, "tables.toml"))
     alter_topic(cluster, topic, put={}, drop=["table.enable"])
-    workshop.run(replay(workshop, topic, table="shop.typed"))
+    workshop.run(replay(workshop, topic, table='table = "shop.typed"'))
     found = [each.record.value for each in deliveries(cluster, f"{topic}-again")]
     assert found == [b'{"n":1}', b"raw", None, b'{"n":2}']
 
 
-def test_a_replay_ends_if_its_snapshot_has_expired(workshop: Workshop, cluster: Cluster, topic: str) -> None:
-    fill(workshop, cluster, topic)
-    pipeline = replay(workshop, topic, batch=10)
-    cut_off(workshop, pipeline)
-    send(workshop.broker, topic, [Sent(value=json.dumps({"n": 30}), key="k0")])
-    workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic), "archive.toml"))
+def expire_iceberg(workshop: Workshop, _: str) -> None:
     warehouse = workshop.directory / "warehouse"
     catalog = load_catalog("default", type="sql", uri=f"sqlite:///{warehouse}/catalog.db")
     table = catalog.load_table("shop.events")
@@ -188,7 +199,50 @@ def test_a_replay_ends_if_its_snapshot_has_expired(workshop: Workshop, cluster: 
     assert latest is not None
     older = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != latest.snapshot_id]
     table.maintenance.expire_snapshots().by_ids(older).commit()
-    with pytest.raises(PipelineFailed, match=r"no longer has the snapshot \d+, which the replay began with"):
+
+
+def expire_delta(workshop: Workshop, _: str) -> None:
+    """As after its retention: the log begins with a checkpoint of the last version."""
+    place = workshop.directory / "lake" / "events"
+    DeltaTable(place).create_checkpoint()
+    for entry in (place / "_delta_log").glob("*.json"):
+        entry.unlink()
+
+
+def replace_delta(workshop: Workshop, topic: str) -> None:
+    """Another table at the same place has the same versions."""
+    shutil.rmtree(workshop.directory / "lake")
+    shutil.rmtree(workshop.directory / ".checkpoints")
+    archive(workshop, topic, "delta")
+
+
+def delete_delta_files(workshop: Workshop, _: str) -> None:
+    """As a vacuum without retention does: files that the last version does not have are gone."""
+    place = workshop.directory / "lake" / "events"
+    table = DeltaTable(place)
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+@pytest.mark.parametrize(
+    ("form", "expire"),
+    [
+        ("iceberg", expire_iceberg),
+        ("delta", expire_delta),
+        ("delta", replace_delta),
+        ("delta", delete_delta_files),
+    ],
+)
+def test_a_replay_ends_if_its_snapshot_has_expired(
+    workshop: Workshop, cluster: Cluster, topic: str, form: str, expire: Callable[[Workshop, str], None]
+) -> None:
+    fill(workshop, cluster, topic, form)
+    pipeline = replay(workshop, topic, batch=10, table=SOURCES[form])
+    cut_off(workshop, pipeline)
+    send(workshop.broker, topic, [Sent(value=json.dumps({"n": 30}), key="k0")])
+    archive(workshop, topic, form)
+    expire(workshop, topic)
+    with pytest.raises(PipelineFailed, match=r"no longer has the snapshot \d+.*, which the replay"):
         workshop.run(pipeline)
 
 
@@ -196,6 +250,8 @@ def test_a_replay_ends_if_its_snapshot_has_expired(workshop: Workshop, cluster: 
     ("source", "sink", "words"),
     [
         ('archive = "a"', "", "archive and table exclude each other"),
+        ('delta = "a"', "", "table and delta exclude each other"),
+        ("storage_options = { AWS_REGION = 'x' }", "", r"storage_options needs source\.delta"),
         ('sql = "SELECT 1"\nkeys = ["a"]', "", "from, to, keys and topics exclude sql"),
         ('order = ["n"]', "", "order is for sql"),
         ('sql = "SELECT 1"', ORIGINAL, r"exclude source\.sql"),

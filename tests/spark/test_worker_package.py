@@ -195,8 +195,8 @@ def test_workers_with_pyspark_alone_read_write_and_run_pipelines(
             '[spark.settings]\n"spark.driver.host" = "127.0.0.1"\n"spark.driver.bindAddress" = "127.0.0.1"\n'
             '"spark.executor.memory" = "512m"\n'
         )
-        head = f'kind = "archive"\nsource = {{ topics = ["{topic}"] }}\nsink = {{ path = "archive" }}\n'
-        pipeline.write_text(head + section + own)
+        file = section.replace('"orders"', f'"{topic}"').replace("hdfs://namenode/", "") + own
+        pipeline.write_text(file)
         command = [str(BIN / "alpacactl"), "--broker", broker.address, "pipeline"]
         ran = run(tmp_path, *command, "run", str(pipeline), "-o", "json")
         assert ran.returncode == 0, ran.stderr
@@ -205,9 +205,7 @@ def test_workers_with_pyspark_alone_read_write_and_run_pipelines(
         # Without the archive, the error says what is missing.
         bare = tmp_path / "bare.toml"
         bare.write_text(
-            (head + section + own)
-            .replace('package = "alpacamq-workers.zip"\n', "")
-            .replace('"archive" }\n', '"bare" }\n')
+            file.replace('package = "alpacamq-workers.zip"\n', "").replace('"archive" }', '"bare" }')
         )
         ran = run(tmp_path, *command, "run", str(bare))
         assert ran.returncode == 1

@@ -223,14 +223,23 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
     subject: str | None = None
     version: Count | None = None
     message: str | None = None
+    # An Iceberg table for copies of records that cannot be decoded.
+    dead_letter_table: str | None = None
     trigger: str = "available-now"
 
     def check(self) -> None:
         check_trigger(self.trigger)
         _check_decoding(self, "")
+        if self.dead_letter_table is not None:
+            _check_dead_letter_table("", self.dead_letter_table)
+            if (self.schema, self.decode, self.decode_key) == (None, None, None):
+                raise InvalidPipeline("dead_letter_table needs schema, decode or decode_key")
+            if self.dead_letter_table == self.sink.table:
+                raise InvalidPipeline(f"dead_letter_table: {self.sink.table!r} is the table of the sink, too")
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
             raise InvalidPipeline("steps: only one compact step is allowed")
-        _check_catalog(self.catalog, self.sink)
+        if self.dead_letter_table is None:
+            _check_catalog(self.catalog, self.sink)
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
@@ -239,6 +248,9 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     archive: str | None = None
     # An Iceberg table.
     table: str | None = None
+    # The directory of a Delta table, and the options of its storage.
+    delta: str | None = None
+    storage_options: Mapping[str, str | int | float | bool] = {}
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     begin: Position | None = None
@@ -252,20 +264,25 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     def check(self, place: str) -> None:
         if self.pattern is not None and self.topics:
             raise InvalidPipeline(f"{place}: topics and pattern exclude each other")
-        if self.archive is not None and self.table is not None:
-            raise InvalidPipeline(f"{place}: archive and table exclude each other")
+        stored = {"archive": self.archive, "table": self.table, "delta": self.delta}
+        if len(given := [name for name, where in stored.items() if where is not None]) > 1:
+            raise InvalidPipeline(f"{place}: {' and '.join(given)} exclude each other")
         if self.is_live and not self.topics and self.pattern is None:
-            raise InvalidPipeline(f"{place} needs archive, table, topics or pattern")
+            raise InvalidPipeline(f"{place} needs archive, table, delta, topics or pattern")
+        if self.storage_options and self.delta is None:
+            raise InvalidPipeline(f"{place}.storage_options needs {place}.delta")
         if self.table is not None and not _TABLE.fullmatch(self.table):
             raise InvalidPipeline(
                 f"{place}.table = {self.table!r} is not a namespace and a name, as in 'sales.orders'"
             )
-        if self.sql is not None and self.table is None:
-            raise InvalidPipeline(f"{place}.sql is a query over a table, and {place}.table is missing")
+        if self.sql is not None and not self.is_table:
+            raise InvalidPipeline(
+                f"{place}.sql is a query over a table, and {place}.table or {place}.delta is missing"
+            )
         if self.order and self.sql is None:
             raise InvalidPipeline(f"{place}.order is for sql; other records have the order of their offsets")
-        given = [self.begin, self.end, self.pattern]
-        if self.sql is not None and (self.topics or self.keys or given != [None] * 3):
+        chosen = [self.begin, self.end, self.pattern]
+        if self.sql is not None and (self.topics or self.keys or chosen != [None] * 3):
             raise InvalidPipeline(f"{place}: from, to, keys and topics exclude sql; use WHERE")
         for name, position in (("from", self.begin), ("to", self.end)):
             _check_position(f"{place}.{name}", position)
@@ -273,7 +290,12 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
     @property
     def is_live(self) -> bool:
         """Whether the records are those that the topics have."""
-        return self.archive is None and self.table is None
+        return self.archive is None and not self.is_table
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether the records are rows of an Iceberg or Delta table."""
+        return self.table is not None or self.delta is not None
 
 
 class ReplaySink(Part, frozen=True, kw_only=True):
@@ -359,11 +381,7 @@ class TableSource(Part, frozen=True, kw_only=True):
                 raise InvalidPipeline(f"{place}.dead_letter_table is for malformed = 'dead-letter'")
             if self.dead_letters is not None:
                 raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
-            if not _TABLE.fullmatch(self.dead_letter_table):
-                raise InvalidPipeline(
-                    f"{place}.dead_letter_table = {self.dead_letter_table!r} is not a namespace and a name, "
-                    "as in 'sales.malformed'"
-                )
+            _check_dead_letter_table(f"{place}.", self.dead_letter_table)
         if self.malformed == "dead-letter" and self.format != "json":
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
@@ -541,6 +559,8 @@ class Tables(Definition, tag="tables", frozen=True, kw_only=True):
     catalog: CatalogSettings | None = None
     # Of tables that the settings of their topics do not name.
     namespace: str = "topics"
+    # An Iceberg table for copies of records that cannot be decoded.
+    dead_letter_table: str | None = None
     max_records: Count | None = None
     compression: Compression = "zstd"
     keep_snapshots: str | None = None
@@ -552,6 +572,8 @@ class Tables(Definition, tag="tables", frozen=True, kw_only=True):
         check_trigger(self.trigger)
         if not _TABLE.fullmatch(f"{self.namespace}.table"):
             raise InvalidPipeline(f"namespace = {self.namespace!r} is not the name of a namespace")
+        if self.dead_letter_table is not None:
+            _check_dead_letter_table("", self.dead_letter_table)
         if self.keep_snapshots is not None:
             _check_duration("keep_snapshots", self.keep_snapshots)
 
@@ -600,6 +622,13 @@ def _check_decoding(decoded: Decoded, place: str) -> None:
         for name in ("subject", "version", "message"):
             if getattr(decoded, name) is not None:
                 raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
+def _check_dead_letter_table(place: str, name: str) -> None:
+    if not _TABLE.fullmatch(name):
+        raise InvalidPipeline(
+            f"{place}dead_letter_table = {name!r} is not a namespace and a name, as in 'sales.malformed'"
+        )
 
 
 def _check_catalog(catalog: CatalogSettings | None, sink: TableSink) -> None:

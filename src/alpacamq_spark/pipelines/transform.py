@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
-from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.model import headers
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
-from alpacamq_spark.read.positions import EARLIEST, Json, Offsets, from_json, offsets_option, to_json
 
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
-from .malformed import counted, with_malformed
+from .malformed import NOT_DECODED, NOT_JSON, beginning, counted, with_malformed
 from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
-from .tables.dead_letters import dead_letter_rows, dead_letter_writer
+from .tables.dead_letters import DEAD_LETTER_TABLE, dead_letter_rows, dead_letter_writer
 from .tables.pipeline import TableEnd, run_into_table
 from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
@@ -62,12 +60,8 @@ _HANDLED = {
     "fail": "refused",
     "dead-letter": "sent to {place}",
 }
-_NOT_DECODED = "cannot be decoded by the schema registry"
-_NOT_JSON = "is not JSON that fits its columns"
 # The names of the queries for dead letters, and of their checkpoints, begin with this.
 _DEAD_LETTERS = "dead-letters-"
-_DEAD_LETTER_TABLE = "dead-letter-table-"
-_BEGINNINGS = "dead-letters-begin.json"
 # As the broker creates these topics.
 _OF_DEAD_LETTERS = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
 _REGISTRY_TYPES = "registry-types.json"
@@ -230,7 +224,7 @@ def _typed(
     names = columns.types[Part.VALUE].fieldNames()
     _check_names(names, meta, table)
     is_malformed = f.col(data).isNull() & f.col("value").isNotNull()
-    frame = _handled(frame, data, is_malformed, source, table, _NOT_DECODED)
+    frame = _handled(frame, data, is_malformed, source, table, NOT_DECODED)
     return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *meta)
 
 
@@ -242,7 +236,7 @@ def _json(
     _check_names(schema.fieldNames(), meta, table)
     frame = frame.withColumn("value", decoded(f.col("value"), schema))
     is_malformed = f.col(f"value.{MALFORMED}").isNotNull()
-    frame = _handled(frame, "value", is_malformed, source, table, _NOT_JSON)
+    frame = _handled(frame, "value", is_malformed, source, table, NOT_JSON)
     fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
     return frame.select(*fields, *meta)
 
@@ -273,12 +267,14 @@ def _dead_letter_writers(
 
     It reads the topic once more: a query has one sink, and only that makes every dead letter exactly one.
     """
+    from pyspark.sql import functions as f
+
     for name, source in definition.sources.items():
         topic = source.topic or name
         if source.dead_letter_table is not None:
-            beside = f"{_DEAD_LETTER_TABLE}{quote(name, safe='')}"
+            beside = f"{DEAD_LETTER_TABLE}-{quote(name, safe='')}"
             malformed, why = _malformed(name, topic, source, run, directory, beside)
-            rows = dead_letter_rows(malformed, f"malformed: the value {why}", run.group)
+            rows = dead_letter_rows(malformed, f.lit(f"malformed: the value {why}"), run.group)
             yield beside, dead_letter_writer(run, rows, source.dead_letter_table, definition.catalog, beside)
         letters = definition.dead_letter_topic(name)
         if letters is None:
@@ -302,28 +298,6 @@ def _make_dead_letter_topic(run: PipelineRun, topic: str, letters: str) -> None:
                     raise
 
 
-def _beginning(run: PipelineRun, query: str, topic: str, source: TableSource) -> dict[str, str]:
-    """Return where a query for dead letters begins: at the position of a pipeline that ran before without.
-
-    Determined once and stored, because Spark looks it up again after a crash in the first batch, when the
-    pipeline may be further.
-    """
-    stored = run.checkpoint.recall(_BEGINNINGS, dict[str, Json]) or {}
-    with reach(run.broker, run.access) as cluster:
-        places = find_topic(cluster, topic).all_partitions()
-        if query not in stored:
-            begin: Offsets = {}
-            if (position := run.checkpoint.position()) is not None:
-                begin = position.offsets
-            elif source.start == "latest":
-                there = extents(cluster, places, Isolation.COMMITTED)
-                begin = {place: extent.end for place, extent in there.items()}
-            stored[query] = to_json({place: begin.get(place, EARLIEST) for place in places})
-            run.checkpoint.remember(_BEGINNINGS, stored)
-    known = from_json(stored[query])
-    return {"startingOffsets": offsets_option({place: known.get(place, EARLIEST) for place in places})}
-
-
 def _malformed(
     name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path, query: str
 ) -> "tuple[DataFrame, str]":
@@ -331,15 +305,15 @@ def _malformed(
     from pyspark.sql import functions as f
 
     columns = _registry_columns(name, topic, source, run)
-    begin = _beginning(run, query, topic, source)
+    begin = beginning(run, query, Named((topic,)), source.start)
     options = {**_options(source), **begin, "groupId": f"{run.group}-{query}"}
     records = read_stream(run, Named((topic,)), options, columns)
     if columns is None:
         schema = inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
-        is_malformed, why = decoded(f.col("value"), schema)[MALFORMED].isNotNull(), _NOT_JSON
+        is_malformed, why = decoded(f.col("value"), schema)[MALFORMED].isNotNull(), NOT_JSON
     else:
         is_malformed = f.col(DECODED[Part.VALUE]).isNull() & f.col("value").isNotNull()
-        why = _NOT_DECODED
+        why = NOT_DECODED
     return records.where(is_malformed), why
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
-from alpacamq_spark.pipelines.definition import Archive, Compact, Filter
+from alpacamq_spark.pipelines.definition import Archive, Compact, Filter, TopicSource
 from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
 from alpacamq_spark.pipelines.malformed import counted, with_malformed
 from alpacamq_spark.pipelines.registry import RegistryColumns, decoded_parts, registry_columns
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.sources import matching_topics, reach, read_stream, stream_options
-from alpacamq_spark.pipelines.streaming import run_stream
+from alpacamq_spark.pipelines.streaming import StreamEnd, run_stream
+from alpacamq_spark.pipelines.tables.dead_letters import DeadLetterCopies
 from alpacamq_spark.pipelines.tables.pipeline import run_into_table, table_place
 from alpacamq_spark.pipelines.values import declared, readable
 
@@ -26,6 +27,7 @@ from .table import DATA, PARTITIONED_BY, ArchiveTable, Compression, write_segmen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import DataType, StructType
 
 _MB = 1 << 20
@@ -109,9 +111,7 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     if columns is not None:
         types |= {DECODED[part]: kind for part, kind in columns.types.items()}
     owner = table.claim(run.checkpoint, types)
-    options = stream_options(
-        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
-    )
+    options = _options(source)
     frame = archived(filtered(read_stream(run, source, options, columns), definition.steps), data)
     step = next((each for each in definition.steps if isinstance(each, Compact)), None)
     compaction = None if step is None else Compaction(table, run, step, definition.sink.compression)
@@ -120,7 +120,13 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     )
     # Between batches if compaction is frequent; after the last batch in any case.
     every = _compacting(compaction) if definition.trigger not in ("once", "available-now") else None
-    end = run_stream(run, writer, trigger=definition.trigger, after_batch=every or _nothing)
+    end = run_stream(
+        run,
+        writer,
+        trigger=definition.trigger,
+        after_batch=every or _nothing,
+        beside=_dead_letter_writers(definition, run, columns, data),
+    )
     if compaction is not None:
         compact(compaction)
     weighed = table.weighed()
@@ -139,8 +145,7 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
             Section(["archive", "files", "bytes"], [[table.place, files, size]]),
         ],
     )
-    handled = dict.fromkeys(end.malformed, "archived without their columns")
-    report = with_malformed(report, end.malformed, handled)
+    report = with_malformed(report, end.malformed, _handled(definition, end))
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
@@ -152,9 +157,7 @@ def _run_into_table(definition: Archive, run: PipelineRun, directory: Path) -> R
     source = definition.source
     data = None if definition.schema is None else declared(run, definition.schema, directory)
     columns = _registry_columns(definition, run, place.types())
-    options = stream_options(
-        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
-    )
+    options = _options(source)
     records = filtered(read_stream(run, source, options, columns), definition.steps)
     frame = archived(records, data)
     day = "date"
@@ -176,14 +179,14 @@ def _run_into_table(definition: Archive, run: PipelineRun, directory: Path) -> R
             # A key has one row, whose time changes.
             partition_by=("topic",) if upsert else ("topic", day),
             compact=next((each for each in definition.steps if isinstance(each, Compact)), None),
+            beside=_dead_letter_writers(definition, run, columns, data),
         )
     end = ended.stream
     report = Report(
         data={"rows": end.rows, "batches": end.batches, "lag": end.lag, "table": ended.data},
         sections=[Section(["rows", "batches", "lag"], [[end.rows, end.batches, end.lag]]), ended.section],
     )
-    handled = dict.fromkeys(end.malformed, "archived without their columns")
-    report = with_malformed(report, end.malformed, handled)
+    report = with_malformed(report, end.malformed, _handled(definition, end))
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
@@ -198,6 +201,37 @@ def _registry_columns(
         topics = [topic.name for topic in matching_topics(cluster, definition.source)]
     known = {part: stored[DECODED[part]] for part in parts if DECODED[part] in stored}
     return registry_columns(run, topics, definition, known, follows=True)
+
+
+def _options(source: TopicSource) -> dict[str, str]:
+    return stream_options(
+        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
+    )
+
+
+def _handled(definition: Archive, end: StreamEnd) -> dict[str, str]:
+    """Say what was done with malformed values."""
+    said = "archived without their columns"
+    if definition.dead_letter_table is not None:
+        said = f"{said}, and copied to table {definition.dead_letter_table}"
+    return dict.fromkeys(end.malformed, said)
+
+
+def _dead_letter_writers(
+    definition: Archive, run: PipelineRun, columns: RegistryColumns | None, data: "StructType | None"
+) -> "dict[str, DataStreamWriter]":
+    """Return the query that copies malformed records to their table, if there is one."""
+    if definition.dead_letter_table is None:
+        return {}
+    copies = DeadLetterCopies(
+        source=definition.source,
+        start=definition.source.start,
+        options=_options(definition.source),
+        columns=columns,
+        data=data,
+        kept=lambda frame: filtered(frame, definition.steps),
+    )
+    return copies.writers(run, definition.dead_letter_table, definition.catalog)
 
 
 def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":

@@ -24,6 +24,8 @@ from .tables import current_snapshot, query_batch, query_rows, table_records
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from alpacamq_spark.pipelines.tables.table import TableVersion
+
 # Headers with the original position of a replayed record.
 REPLAY_TOPIC = "alpacamq-replay-topic"
 REPLAY_PARTITION = "alpacamq-replay-partition"
@@ -59,6 +61,20 @@ def run_replay(definition: Replay, run: PipelineRun) -> RunResult:
             is_stopped = True
             break
     rows = progress.rows - before
+    sections = [
+        Section(
+            ["topic", "rows", "in all", "planned", "batches"],
+            [[definition.sink.topic, rows, progress.rows, plan.rows, progress.batches]],
+        )
+    ]
+    if definition.source.sql is None:  # the records of a query have no offsets
+        sections.append(
+            Section(
+                ["source", "partition", "from", "to"],
+                [[span.topic, span.partition, span.start, span.end] for span in plan.spans],
+                title="replayed offsets",
+            )
+        )
     report = Report(
         data={
             "rows": rows,
@@ -71,17 +87,7 @@ def run_replay(definition: Replay, run: PipelineRun) -> RunResult:
             "to_ms": plan.end_ms,
             "spans": [msgspec.to_builtins(span) for span in plan.spans],
         },
-        sections=[
-            Section(
-                ["topic", "rows", "in all", "planned", "batches"],
-                [[definition.sink.topic, rows, progress.rows, plan.rows, progress.batches]],
-            ),
-            Section(
-                ["source", "partition", "from", "to"],
-                [[span.topic, span.partition, span.start, span.end] for span in plan.spans],
-                title="replayed offsets",
-            ),
-        ],
+        sections=sections,
         notes=notes,
     )
     return RunResult(rows=rows, report=report, is_stopped=is_stopped)
@@ -95,7 +101,7 @@ def _planned(definition: Replay, run: PipelineRun) -> ReplayPlan:
     source = definition.source
     begin_ms, end_ms = _resolve_time(source.begin, now_ms), _resolve_time(source.end, now_ms)
     with translate_spark_errors():
-        snapshot = None if source.table is None else current_snapshot(definition, run)
+        snapshot = current_snapshot(definition, run) if source.is_table else None
         if source.sql is not None:
             return _planned_query(definition, run, snapshot)
         found = (
@@ -126,7 +132,7 @@ def _planned(definition: Replay, run: PipelineRun) -> ReplayPlan:
     return plan
 
 
-def _planned_query(definition: Replay, run: PipelineRun, snapshot: int | None) -> ReplayPlan:
+def _planned_query(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> ReplayPlan:
     """Determine the records of a query; they have no offsets."""
     rows = query_rows(definition, run, snapshot)
     run.listener.say(f"{rows} records to replay")
@@ -149,9 +155,9 @@ def _at_most(definition: Replay) -> int:
     return min(definition.batch, definition.rate * _BURST_S)
 
 
-def _rows(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+def _rows(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> "DataFrame":
     """Return the records of the source that pass the steps."""
-    if definition.source.table is not None:
+    if definition.source.is_table:
         return table_records(definition, run, snapshot)
     return filtered(read_source(run, definition.source), definition.steps)
 

@@ -39,7 +39,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     spans: tuple[PlannedRange, ...]
     # The state of a table that is replayed.
-    snapshot: int | None = None
+    snapshot: int | str | None = None
 
     @property
     def transactional_id(self) -> str:

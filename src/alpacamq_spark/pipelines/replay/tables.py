@@ -1,24 +1,24 @@
-"""Rows of an Iceberg table as records: of an archive, of a topic's table, or of a query over any table.
+"""Rows of a table as records: of an archive, of a topic's table, or of a query over any table.
 
 A replay reads the snapshot that the table had when the replay was planned.
 """
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.archive.pipeline import filtered
 from alpacamq_spark.pipelines.definition import Replay, TableSink
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.tables import topic_rows
-from alpacamq_spark.pipelines.tables.pipeline import iceberg_place
+from alpacamq_spark.pipelines.tables.pipeline import table_place
 from alpacamq_spark.pipelines.transform import RECORD, as_records
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from alpacamq_spark.pipelines.tables.iceberg import IcebergTable
+    from alpacamq_spark.pipelines.tables.table import LakeTable, Place, TableVersion
 
 # The columns of an archive that make up a record.
 _ARCHIVED = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
@@ -26,32 +26,42 @@ _OFFSETS = ("_offset", "offset")
 _BATCH = "__batch"
 
 
-def _opened(definition: Replay, run: PipelineRun) -> "IcebergTable":
-    sink = TableSink(format="iceberg", table=definition.source.table)
-    return iceberg_place(definition.catalog, sink, run.place).open(run.name)
+def _place(definition: Replay, run: PipelineRun) -> "Place":
+    source = definition.source
+    sink = TableSink(
+        format="iceberg" if source.delta is None else "delta",
+        table=source.table,
+        path=source.delta,
+        storage_options=source.storage_options,
+    )
+    return table_place(definition.catalog, sink, run.place)
 
 
-def current_snapshot(definition: Replay, run: PipelineRun) -> int | None:
-    """Return the current snapshot of the table; None if it has never had rows."""
-    return _opened(definition, run).snapshot()
+def current_snapshot(definition: Replay, run: PipelineRun) -> "TableVersion | None":
+    """Return the current state of the table; None if it has never had rows."""
+    return _place(definition, run).open(run.name).snapshot()
 
 
-def _read(definition: Replay, run: PipelineRun, snapshot: int | None) -> "tuple[IcebergTable, DataFrame]":
+def _read(
+    definition: Replay, run: PipelineRun, snapshot: "TableVersion | None"
+) -> "tuple[LakeTable[Any], DataFrame]":
     from alpacamq_spark.pipelines.tables.writer import read_files
 
-    table = _opened(definition, run)
-    if snapshot is not None and not table.has_snapshot(snapshot):
+    table = _place(definition, run).open(run.name)
+    if snapshot is None:
+        return table, run.spark.createDataFrame([], table.schema())
+    then = table.at(snapshot)
+    if then is None:
         raise PipelineFailed(
             f"table {table.name} no longer has the snapshot {snapshot}, which the replay began with: it has "
             f"expired. To begin again with the rows that the table has now, delete {run.checkpoint.place}"
         )
-    files = [] if snapshot is None else table.data_files(snapshot)
-    schema = table.schema()
-    spark = run.spark
-    return table, read_files(spark, table, files) if files else spark.createDataFrame([], schema)
+    files = then.data_files()
+    empty = run.spark.createDataFrame([], then.schema())
+    return then, read_files(run.spark, then, files) if files else empty
 
 
-def table_records(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+def table_records(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> "DataFrame":
     """Return the records of an archive's or a topic's table that pass the steps. Raises InvalidPipeline."""
     from pyspark.sql import functions as f
 
@@ -68,7 +78,7 @@ def table_records(definition: Replay, run: PipelineRun, snapshot: int | None) ->
     topic = table.topic()
     if topic is None or not set(topic_rows.RECORD) <= set(rows.columns):
         raise InvalidPipeline(
-            f"source.table: {table.name} is neither an archive nor the table of a topic; choose columns of "
+            f"source: {table.name} is neither an archive nor the table of a topic; choose columns of "
             "records with source.sql"
         )
     fields = [f.col(f"`{name}`") for name in rows.columns if name not in topic_rows.RECORD]
@@ -88,15 +98,14 @@ def table_records(definition: Replay, run: PipelineRun, snapshot: int | None) ->
     )
 
 
-def _queried(definition: Replay, run: PipelineRun, snapshot: int | None) -> "DataFrame":
+def _queried(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> "DataFrame":
     """Return the result of the query over the table. Raises InvalidPipeline."""
     from pyspark.errors import AnalysisException, ParseException
 
     source = definition.source
-    assert source.table is not None
     assert source.sql is not None
     _, rows = _read(definition, run, snapshot)
-    rows.createOrReplaceTempView(f"`{source.table.rpartition('.')[2]}`")
+    rows.createOrReplaceTempView(f"`{_place(definition, run).view}`")
     try:
         result = run.spark.sql(source.sql)
         result.schema  # noqa: B018 - with Spark Connect, errors come when it is asked for
@@ -120,7 +129,7 @@ def _order(definition: Replay, result: "DataFrame") -> list[str]:
     return order
 
 
-def query_rows(definition: Replay, run: PipelineRun, snapshot: int | None) -> int:
+def query_rows(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> int:
     """Return how many records a query has."""
     result = _queried(definition, run, snapshot)
     _records(result, _order(definition, result))
@@ -128,7 +137,7 @@ def query_rows(definition: Replay, run: PipelineRun, snapshot: int | None) -> in
 
 
 def query_batch(
-    definition: Replay, run: PipelineRun, snapshot: int | None, batches: int, number: int
+    definition: Replay, run: PipelineRun, snapshot: "TableVersion | None", batches: int, number: int
 ) -> "DataFrame":
     """Return the records of one batch of a query: those of a key are in the same batch and task, in order."""
     from pyspark.sql import functions as f

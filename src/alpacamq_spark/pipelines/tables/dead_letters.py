@@ -1,24 +1,33 @@
 """Dead letters in an Iceberg table: malformed records as they are, with the reason and their position."""
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
+from alpacamq_spark.pipelines.malformed import NOT_DECODED, NOT_JSON, beginning
+from alpacamq_spark.pipelines.registry import RegistryColumns
 from alpacamq_spark.pipelines.run import PipelineRun
+from alpacamq_spark.pipelines.sources import Topics, read_stream
 from alpacamq_spark.pipelines.timestamps import parse_duration
+from alpacamq_spark.pipelines.values import MALFORMED, decoded
 
 from .pipeline import KEEP, claim_table, iceberg_place
 from .sorting import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from .writer import BatchWriter
 
+# The query for dead letters and its checkpoint, or the beginning of their names.
+DEAD_LETTER_TABLE = "dead-letter-table"
 _PARTITION_BY = ("topic", "day(timestamp)")
 _CLEAN_EVERY = 100
 
@@ -39,12 +48,12 @@ class DeadLetterWriter:
                 self.write.place.open(self.write.pipeline).clean(keep, datetime.now(UTC))
 
 
-def dead_letter_rows(malformed: "DataFrame", reason: str, group: str) -> "DataFrame":
+def dead_letter_rows(malformed: "DataFrame", reason: "Column", group: str) -> "DataFrame":
     """Return the rows of malformed records, which have the columns of the connector."""
     from pyspark.sql import functions as f
 
     return malformed.select(
-        f.lit(reason).alias("reason"),
+        reason.alias("reason"),
         "topic",
         "partition",
         "offset",
@@ -72,3 +81,43 @@ def dead_letter_writer(
     claim_table(of_letters, place, rows.schema, sink, layout, _PARTITION_BY)
     write = BatchWriter(place=place, pipeline=name, checkpoint=checkpoint.identity(), layout=layout)
     return rows.writeStream.foreachBatch(DeadLetterWriter(write=write))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterCopies:
+    """Copies of records whose values or keys cannot be decoded, beside a sink that has all records.
+
+    What can be decoded depends on the registry, which may change between the two queries, and no record may
+    be in neither.
+    """
+
+    source: Topics
+    start: str
+    options: Mapping[str, str]
+    # How values and keys are decoded: by the registry, or values as JSON.
+    columns: RegistryColumns | None
+    data: "StructType | None" = None
+    # The records that the pipeline has, of all.
+    kept: "Callable[[DataFrame], DataFrame]" = lambda frame: frame
+
+    def writers(
+        self, run: PipelineRun, table: str, catalog: CatalogSettings | None
+    ) -> "dict[str, DataStreamWriter]":
+        """Return the query that writes them, by its name."""
+        from pyspark.sql import functions as f
+
+        query = DEAD_LETTER_TABLE
+        own = {**beginning(run, query, self.source, self.start), "groupId": f"{run.group}-{query}"}
+        records = self.kept(read_stream(run, self.source, {**self.options, **own}, self.columns))
+        reasons = [f.when(is_so, f.lit(f"malformed: the {why}")) for is_so, why in self._malformed()]
+        reason = f.coalesce(*reasons)
+        rows = dead_letter_rows(records.where(reason.isNotNull()), reason, run.group)
+        return {query: dead_letter_writer(run, rows, table, catalog, query)}
+
+    def _malformed(self) -> "Iterator[tuple[Column, str]]":
+        from pyspark.sql import functions as f
+
+        if self.data is not None:
+            yield decoded(f.col("value"), self.data)[MALFORMED].isNotNull(), f"value {NOT_JSON}"
+        for part in () if self.columns is None else self.columns.types:
+            yield f.col(DECODED[part]).isNull() & f.col(part).isNotNull(), f"{part} {NOT_DECODED}"

@@ -33,6 +33,7 @@ from .table import (
     MERGES,
     OWNED,
     LakeTable,
+    TableVersion,
     WriterState,
     check_partitions,
     is_old,
@@ -175,10 +176,10 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
 
     CLEANED = "deleted_files"
 
-    def __init__(self, place: DeltaPlace, pipeline: str) -> None:
+    def __init__(self, place: DeltaPlace, pipeline: str, version: int | None = None) -> None:
         super().__init__(place.name, pipeline)
         self._place = place
-        self._table = DeltaTable(place.name, storage_options=dict(place.options))
+        self._table = DeltaTable(place.name, version=version, storage_options=dict(place.options))
 
     @property
     def location(self) -> str:
@@ -345,6 +346,29 @@ class LakeDeltaTable(LakeTable[DeltaFile]):
             )
             for row in found.select(wanted).to_pylist()
         ]
+
+    def snapshot(self) -> str:
+        # A table that has replaced this one may have the version, too.
+        return f"{self._table.version()}@{self._table.metadata().id}"
+
+    def at(self, snapshot: TableVersion) -> "LakeDeltaTable | None":
+        version, _, identity = str(snapshot).partition("@")
+        if identity != self._table.metadata().id or int(version) > self._table.version():
+            return None
+        with translated(self.name):
+            try:
+                found = LakeDeltaTable(self._place, self._pipeline, int(version))
+            except TableNotFoundError:
+                return None  # the log no longer has it
+            return None if found._lacks_files(self) else found
+
+    def _lacks_files(self, current: "LakeDeltaTable") -> bool:
+        """Return whether files were deleted that are not in the current version."""
+        kept = {file.file_path for file in current._current_files()}
+        old = [file.file_path for file in self._current_files() if file.file_path not in kept]
+        files, _ = self._file_system(self.location)
+        found = files.get_file_info([self._file_system(path)[1] for path in old])
+        return any(each.type == pa_fs.FileType.NotFound for each in found)
 
     def constants(self, file: DeltaFile) -> Mapping[str, str | None]:
         # Other engines leave the columns out that partition the table.

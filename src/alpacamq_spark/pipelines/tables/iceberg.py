@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow.fs
 from pyiceberg.catalog import Catalog, load_catalog
@@ -40,6 +41,7 @@ from .table import (
     MERGES,
     OWNED,
     LakeTable,
+    TableVersion,
     WriterState,
     check_partitions,
     is_old,
@@ -132,6 +134,8 @@ class IcebergTable(LakeTable[DataFile]):
         properties = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         self._table = table
+        # The current one by default.
+        self._snapshot: int | None = None
 
     @property
     def location(self) -> str:
@@ -224,43 +228,36 @@ class IcebergTable(LakeTable[DataFile]):
             change.commit_transaction()
 
     def snapshot(self) -> int | None:
-        """Return the id of the current snapshot; None before the first one."""
         current = self._table.current_snapshot()
         return None if current is None else current.snapshot_id
 
-    def has_snapshot(self, snapshot: int) -> bool:
-        return self._table.snapshot_by_id(snapshot) is not None
+    def at(self, snapshot: TableVersion) -> Self | None:
+        if self._table.snapshot_by_id(int(snapshot)) is None:
+            return None
+        found = copy(self)
+        found._snapshot = int(snapshot)
+        return found
 
     def topic(self) -> str | None:
-        """Return the topic with which the table is kept in step, if there is one."""
         prefix = f"{OWNED}{TOPIC_PIPELINE}"
         topics = [name[len(prefix) :] for name in self._table.properties if name.startswith(prefix)]
         return topics[0] if len(topics) == 1 else None
 
-    def data_files(self, snapshot: int | None = None) -> list[DataFile]:
-        """Return the data files, the current ones by default.
+    def _current_files(self) -> list[DataFile]:
+        return [task.file for task in self._table.scan(snapshot_id=self._snapshot).plan_files()]
 
-        Raises ForeignTable if Spark cannot read them by column names.
-        """
-        if (reason := self.obstacle(snapshot)) is not None:
-            raise ForeignTable(f"table {self.name} {reason}")
-        return self._current_files(snapshot)
-
-    def _current_files(self, snapshot: int | None = None) -> list[DataFile]:
-        return [task.file for task in self._table.scan(snapshot_id=snapshot).plan_files()]
-
-    def obstacle(self, snapshot: int | None = None) -> str | None:
+    def obstacle(self) -> str | None:
         """Return why Spark cannot read the files as they are: deleted rows, or renamed columns."""
         mapping = self._table.name_mapping()
         renamed = [] if mapping is None else _renamed(mapping.root, self._table.schema().fields)
         if renamed:
             return f"has the renamed column {renamed[0]}, which its files do not have"
-        if any(task.delete_files for task in self._table.scan(snapshot_id=snapshot).plan_files()):
+        if any(task.delete_files for task in self._table.scan(snapshot_id=self._snapshot).plan_files()):
             return "has rows deleted by another engine; rewrite its data files with that"
         return None
 
     def _read(self) -> Any:
-        return self._table.scan().to_arrow()
+        return self._table.scan(snapshot_id=self._snapshot).to_arrow()
 
     def stats(self) -> tuple[int, int, int]:
         snapshot = self._table.current_snapshot()

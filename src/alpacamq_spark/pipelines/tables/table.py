@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -48,6 +48,10 @@ class WriterState(msgspec.Struct, frozen=True, kw_only=True):
     query: str | None = None
     batch: int = -1
     attempt: str = ""
+
+
+# Names a state of a table, for a later look.
+TableVersion: TypeAlias = int | str
 
 
 class Conflict(Exception):
@@ -128,6 +132,18 @@ class LakeTable(ABC, Generic[File]):
 
     @abstractmethod
     def _current_files(self) -> list[File]: ...
+
+    @abstractmethod
+    def snapshot(self) -> TableVersion | None:
+        """Return what `at` finds the current state by; None before the first one."""
+
+    @abstractmethod
+    def at(self, snapshot: TableVersion) -> Self | None:
+        """Return the table with the files of an earlier state; None if it no longer has that."""
+
+    def topic(self) -> str | None:
+        """Return the topic with which the table is kept in step, if there is one."""
+        return None
 
     def constants(self, file: File) -> Mapping[str, str | None]:  # noqa: ARG002 - of formats that have some
         """Return columns that a file does not have, because all its rows have the same value."""

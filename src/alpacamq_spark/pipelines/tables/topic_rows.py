@@ -46,11 +46,15 @@ BY_TOPIC = ByTopic()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRows:
-    """The rows of a topic as a stream, and how they replace others; `schema` is the id of the values'."""
+    """The rows of a topic as a stream, and how they replace others; `schema` is the id of the values'.
+
+    `columns` describes decoded values, if they are.
+    """
 
     frame: "DataFrame"
     upsert: "Upsert | None"
     schema: int | None
+    columns: RegistryColumns | None
 
 
 def topic_rows(
@@ -66,7 +70,7 @@ def topic_rows(
     if schema is not None or fields:
         before = {Part.VALUE: StructType([StructField(*each) for each in fields.items()])} if fields else {}
         columns = registry_columns(run, (table.topic,), BY_TOPIC, before, follows=True)
-    options = stream_options(start="earliest", max_records=max_records, on_data_loss="fail")
+    options = topic_options(max_records)
     records = read_stream(run, Named((table.topic,)), options, columns)
     value: Column = f.col("value")
     names: list[str] = []
@@ -94,7 +98,12 @@ def topic_rows(
 
         upsert = Upsert(key=table.key or (KEY,), order=_ORDER, deleted=_TOMBSTONE)
         frame = _with_keys(frame, table, names)
-    return TopicRows(frame=frame, upsert=upsert, schema=schema)
+    return TopicRows(frame=frame, upsert=upsert, schema=schema, columns=columns)
+
+
+def topic_options(max_records: int | None) -> dict[str, str]:
+    """Return the options with which a topic is read."""
+    return stream_options(start="earliest", max_records=max_records, on_data_loss="fail")
 
 
 def latest_schema(run: PipelineRun, topic: str) -> int | None:

@@ -21,7 +21,7 @@ from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import AVAILABLE_NOW, ONCE, Compact, Tables
 from alpacamq_spark.pipelines.errors import ForeignTable, PipelineFailed, translate_spark_errors
 from alpacamq_spark.pipelines.evolution import through_new_schemas
-from alpacamq_spark.pipelines.malformed import with_malformed
+from alpacamq_spark.pipelines.malformed import Malformed, with_malformed
 from alpacamq_spark.pipelines.reporting import ProgressReports
 from alpacamq_spark.pipelines.run import (
     BatchDone,
@@ -33,14 +33,16 @@ from alpacamq_spark.pipelines.run import (
     RunResult,
     Section,
 )
-from alpacamq_spark.pipelines.sources import reach
+from alpacamq_spark.pipelines.sources import Named, reach
 
+from .dead_letters import DeadLetterCopies
 from .partitions import parse_partition
 from .pipeline import TableEnd, iceberg_place, need_pyiceberg, run_into_table
-from .topic_rows import latest_schema, topic_rows
+from .topic_rows import TopicRows, latest_schema, topic_options, topic_rows
 from .topic_settings import TopicTable, enabled_tables, lags
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import DataType, StructType
 
     from .iceberg import TablePlace
@@ -137,8 +139,11 @@ class _Runner:
                 Section(["topic", "table", "mode", "rows", "error"], [list(row.values()) for row in tables])
             ],
         )
-        for each in followers:
-            report = each.with_malformed(report)
+        found = {label: each for follower in followers for label, each in follower.malformed().items()}
+        handled = "kept in _value"
+        if (letters := self._definition.dead_letter_table) is not None:
+            handled = f"{handled}, and copied to table {letters}"
+        report = with_malformed(report, found, dict.fromkeys(found, handled))
         is_stopped = self._run.interruption.is_requested
         return RunResult(rows=self._rows, report=report, is_stopped=is_stopped)
 
@@ -164,7 +169,9 @@ class _Runner:
         wanted, refused = {}, {}
         for each in tables:
             owner = owners.setdefault(each.table, each.topic)
-            if owner == each.topic:
+            if each.table == self._definition.dead_letter_table:
+                refused[each.topic] = f"table {each.table} is that of malformed values; set table.name"
+            elif owner == each.topic:
                 wanted[each.topic] = each
             else:
                 refused[each.topic] = f"table {each.table} is that of topic {owner}; set table.name"
@@ -225,7 +232,7 @@ class _Follower:
         # Ends the query alone, so that the next one has another schema.
         self._query = Interruption()
         self._reports: ProgressReports | None = None
-        self._malformed: TableEnd | None = None
+        self._end: TableEnd | None = None
         self._checkpoint = Checkpoint(f"{run.checkpoint.place}/{_TOPICS}/{table.checkpoint}", run.spark)
         self._thread = threading.Thread(target=self._follow, name=table.pipeline, daemon=True)
 
@@ -258,13 +265,10 @@ class _Follower:
         if (reports := self._reports) is not None:
             reports.behind(lag)
 
-    def with_malformed(self, report: Report) -> Report:
-        if self._malformed is None:
-            return report
-        found = {
-            f"{self.table.topic} {label}": each for label, each in self._malformed.stream.malformed.items()
-        }
-        return with_malformed(report, found, dict.fromkeys(found, "kept in _value"))
+    def malformed(self) -> dict[str, Malformed]:
+        """Return the malformed values of the last run."""
+        found = {} if self._end is None else self._end.stream.malformed
+        return {f"{self.table.topic} {label}": each for label, each in found.items()}
 
     def _follow(self) -> None:
         failures = 0
@@ -308,7 +312,7 @@ class _Follower:
             self._reports = reports
             try:
                 end, _ = through_new_schemas(run, self._into_table)
-                self._malformed = end
+                self._end = end
                 with suppress(AlpacaError, OSError), reach(run.broker, run.access) as cluster:
                     self.report_lag(lags(cluster, [(self.table, self.position())])[self.table.topic])
                 stream = end.stream
@@ -331,6 +335,7 @@ class _Follower:
         partition_by = ("day(_timestamp)",) if rows.upsert is None else ()
         with self._runner.preparing:
             create_table(place, run.name, columns.schema, partition_by)
+            beside = self._dead_letter_writers(run, rows)
         watch = _SchemaWatch(run, table.topic, rows.schema)
         run = replace(run, listener=replace(run.listener, running=watch.look))
         return run_into_table(
@@ -342,7 +347,21 @@ class _Follower:
             upsert=rows.upsert,
             partition_by=partition_by,
             compact=Compact(),
+            beside=beside,
         )
+
+    def _dead_letter_writers(self, run: PipelineRun, rows: TopicRows) -> "dict[str, DataStreamWriter]":
+        """Return the query that copies malformed records to their table, if there is one."""
+        definition = self._definition
+        if definition.dead_letter_table is None or rows.columns is None:
+            return {}
+        copies = DeadLetterCopies(
+            source=Named((self.table.topic,)),
+            start="earliest",
+            options=topic_options(definition.max_records),
+            columns=rows.columns,
+        )
+        return copies.writers(run, definition.dead_letter_table, definition.catalog)
 
     def _known(self, place: "TablePlace") -> "Mapping[str, DataType]":
         """Return the columns of the table. Raises ForeignTable if it is not this topic's."""
