@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alpacamq.model.errors import AlpacaError, DataInDoubt, DiskFull, StorageFailed
 
-from .storage import NO_DESCRIPTORS
+from .handles import NO_DESCRIPTORS
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
