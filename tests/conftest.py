@@ -66,10 +66,21 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     """Skip tests that replace a method of a compiled class, which cannot be replaced."""
     try:
         return (yield)
-    except AttributeError as error:
-        if is_compiled() and str(error).endswith("is read-only"):
-            pytest.skip(str(error))
+    except (AttributeError, ExceptionGroup) as error:
+        if is_compiled():
+            for each in _leaves(error):
+                if isinstance(each, AttributeError) and str(each).endswith("is read-only"):
+                    pytest.skip(str(each))
         raise
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    """Yield the errors of a group, such as that of the tasks beside the test, or the only one."""
+    if isinstance(error, ExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 @pytest.hookimpl(optionalhook=True)

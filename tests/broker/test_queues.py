@@ -8,6 +8,7 @@ import pytest
 
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.partition.leader import delete_before
+from alpacamq.broker.queue import host as queue_host
 from alpacamq.broker.queue.service import Receipted
 from alpacamq.model.errors import (
     CoordinatorUnavailable,
@@ -115,6 +116,27 @@ async def test_a_receive_during_creation_of_its_topic_does_not_break_later_ones(
         await making
         waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
         await soon(lambda: waits(broker))
+        await sent(broker, "orders", b"a")
+        async with asyncio.timeout(10):
+            assert values(await waiting) == [b"a"]
+
+
+async def test_a_receive_is_woken_in_a_topic_that_nobody_waited_for_when_it_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is looked for the partition before its leader has opened it, and before the second receive.
+    monkeypatch.setattr(queue_host, "OPENING_SECONDS", 0.0)
+    async with running(tmp_path) as broker:
+        await broker.topics.create("other", partitions=1)
+        await broker.queues.receive(QueueId("workers", "other"))  # creates the internal topic
+        making = asyncio.create_task(broker.topics.create("orders", partitions=1))
+        while "orders" not in broker.topics.image.topics:  # noqa: ASYNC110 - each turn counts
+            await asyncio.sleep(0)
+        with pytest.raises(PartitionNotReady):
+            await broker.queues.receive(ORDERS, wait_ms=1000)
+        await making
+        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
+        await eventually(lambda: waits(broker))
         await sent(broker, "orders", b"a")
         async with asyncio.timeout(10):
             assert values(await waiting) == [b"a"]

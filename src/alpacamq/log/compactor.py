@@ -26,10 +26,11 @@ from .compaction import CleanedSegment
 from .directory import SWAP, Contents, remove_segment
 from .epochs import EpochHistory
 from .flush import UnflushedState
+from .handles import Handle
 from .index import IndexTail
 from .scan import Violation, scan_batches
 from .segment import Segment, Segments, segment_path
-from .storage import Handle, Storage
+from .storage import Storage
 from .transactions import AbortedRanges, PartitionTransactions
 
 

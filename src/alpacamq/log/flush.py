@@ -19,10 +19,11 @@ from .checkpoint import CheckpointFile, RecoveryPoint
 from .disk import sync_file
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochHistory, publish_epochs
+from .handles import Handle
 from .health import is_out_of_descriptors
 from .producer_state import ProducerSnapshot, ProducerSnapshots, ProducerState
 from .segment import Segment, Segments
-from .storage import Handle, Storage
+from .storage import Storage
 
 # With fewer flushes, syncing the file system, which includes other processes' writes, does not pay.
 SYNCFS_THRESHOLD = 16

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alpacamq.model.errors import AlpacaError, DataInDoubt, DiskFull, StorageFailed
 
-from .storage import NO_DESCRIPTORS
+from .handles import NO_DESCRIPTORS
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -19,7 +19,8 @@ def storage_error(directory: Path, doing: str, error: OSError) -> StorageFailed:
 
 def is_out_of_descriptors(error: BaseException) -> bool:
     """Return whether an operation failed only for lack of file descriptors, so that it can be retried."""
-    cause = error.__cause__ if isinstance(error, AlpacaError) else error
+    # Compiled modules raise an error without its cause; it is then the one that was handled.
+    cause = error.__cause__ or error.__context__ if isinstance(error, AlpacaError) else error
     return isinstance(cause, OSError) and cause.errno in NO_DESCRIPTORS
 
 

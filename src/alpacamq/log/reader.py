@@ -16,10 +16,11 @@ from alpacamq.model.ports import Disk
 from alpacamq.model.records import Record, read_records
 
 from .epochs import EpochHistory
+from .handles import FileHandles, Handle
 from .health import LogHealth, storage_error
 from .scan import Boundary, Gap, Violation
 from .segment import Segment, Segments
-from .storage import FileHandles, Handle, Storage
+from .storage import Storage
 
 # Enough for the readers at the tail of a partition; each needs one position.
 MAX_POSITIONS = 64

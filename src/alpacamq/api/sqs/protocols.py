@@ -248,8 +248,11 @@ def _fields(request: Request) -> Tree:
             raise Fault(MALFORMED, f"The parameter {name[:100]!r} has too many parts.")
         branch = root
         for part in way:
-            if not isinstance(branch := branch.setdefault(part, {}), dict):
+            # Not `branch` at once: compiled, that can be nothing but a dictionary.
+            inner: object = branch.setdefault(part, {})
+            if not isinstance(inner, dict):
                 raise Fault(MALFORMED, f"The parameter {name[:100]!r} is both a value and a structure.")
+            branch = inner
         if isinstance(branch.get(last), dict):
             raise Fault(MALFORMED, f"The parameter {name[:100]!r} is both a value and a structure.")
         branch[last] = value

@@ -147,7 +147,9 @@ class TopicWatchers:
     def _watch_opened(self, topic: str) -> None:
         watched = self._watched.get(topic, [])
         missing = [index for index, partition in enumerate(watched) if partition is None]
-        if missing and topic in self._waiting:
+        if missing and topic not in self._waiting:
+            self._unwatch(topic)  # the next receive that waits watches all of them again
+        elif missing:
             self._watch(topic)
             for index in missing:
                 self.wake(topic, index)
