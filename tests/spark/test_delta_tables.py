@@ -1,7 +1,6 @@
 """Delta tables: each record once, or the last one for each key, wherever a run is cut off."""
 
 import json
-import shutil
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -22,18 +21,12 @@ from alpacamq_spark.doctor import examine_pipeline
 from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
-from alpacamq_spark.pipelines.tables import writer
-from alpacamq_spark.pipelines.tables.delta import DeltaPlace, LakeDeltaTable
+from alpacamq_spark.pipelines.tables.delta import DeltaPlace
 
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
-from .table_process import steps
 from .test_pipeline_tables import (
-    Cut,
     changes,
-    cut_off,
-    ending_at_once,
     numbered,
-    run_to_the_end,
     send_changes,
 )
 from .topics import make_topic
@@ -109,6 +102,29 @@ def files_of(found: DeltaTable) -> set[str]:
     return {*found.file_uris(), *(f"{root}/{path}" for path in removed)}
 
 
+def current_files(found: DeltaTable) -> set[str]:
+    return set(found.file_uris())
+
+
+def files_of_february(found: DeltaTable) -> list[str]:
+    """Return the files that a reader needs for the later of the two days."""
+    return list(found.file_uris(file_pruning_predicate=[("date", "=", "2026-02-01")]))
+
+
+def count(found: DeltaTable) -> int:
+    return len(rows_of(found))
+
+
+def change(found: DeltaTable) -> None:
+    """Commit something, as another writer does."""
+    found.alter.set_table_properties({"other": str(found.version())}, raise_if_not_exists=False)
+
+
+def delete_orphans(workshop: Workshop, name: str) -> None:
+    """Clean up as some days later."""
+    place(workshop, name).open("pipeline").clean(timedelta(0), datetime.now(UTC) + timedelta(days=4))
+
+
 def test_records_are_added_to_a_table_that_any_engine_can_read(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:
@@ -121,8 +137,7 @@ def test_records_are_added_to_a_table_that_any_engine_can_read(
     assert ids(found) == Counter(range(10))
     assert found.metadata().partition_columns == ["topic", "date"]
     # The partitions are true: this reads one of the two files.
-    later = found.file_uris(file_pruning_predicate=[("date", "=", "2026-02-01")])
-    assert len(later) == 1
+    assert len(files_of_february(found)) == 1
     rows = found.to_pyarrow_table(filters=[("date", "=", datetime(2026, 2, 1, tzinfo=UTC).date())])
     assert sorted(row["id"] for row in rows.column("data").to_pylist()) == [1, 3, 5, 7, 9]
     assert json_of(outcome)["table"] == {
@@ -169,44 +184,10 @@ def test_bounds_of_files_are_those_of_their_rows(workshop: Workshop, cluster: Cl
     assert (str(action["min.day"]), str(action["max.day"])) == ("2026-02-03", "2026-02-05")
 
 
-def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    pipeline = archive(workshop, topic, most=8)
-    send(workshop.broker, topic, numbered(0, 8))
-    for name, step in steps("delta").items():
-        cut_off(workshop, pipeline, monkeypatch, step)
-        assert max(ids(table(workshop)).values(), default=0) <= 1, name
-    send(workshop.broker, topic, numbered(8, 20))
-    run_to_the_end(workshop, pipeline)
-    found = table(workshop)
-    assert ids(found) == Counter(range(20))
-    assert files_on_disk(found) == files_of(found)
-
-
 def state_of(found: DeltaTable) -> dict[str, str]:
     rows = rows_of(found, "key", "value")
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"].decode(): row["value"].decode() for row in rows}
-
-
-def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    pipeline = workshop.pipeline(UPSERT.format(topic=topic))
-    random, model = Random(18), dict[str, str]()
-    send_changes(workshop, topic, changes(random, 60, model))
-    workshop.run(pipeline)
-    for step in steps("delta").values():
-        send_changes(workshop, topic, changes(random, 30, model))
-        cut_off(workshop, pipeline, monkeypatch, step)
-    run_to_the_end(workshop, pipeline)
-    found = table(workshop, "latest")
-    assert state_of(found) == model
-    assert files_on_disk(found) == files_of(found)
-    assert {"_offset", "_tombstone"}.isdisjoint(field.name for field in found.schema().fields)
 
 
 def test_a_query_keeps_a_table_by_key_and_tombstones_delete(
@@ -321,30 +302,6 @@ def test_columns_that_delta_tables_cannot_have_are_named(
         workshop.run(workshop.pipeline(TRANSFORM.format(topic=topic, sql=sql, sink="")))
 
 
-def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(
-    workshop: Workshop, cluster: Cluster, topic: str
-) -> None:
-    make_topic(cluster, topic)
-    send(workshop.broker, topic, numbered(0, 2))
-    pipeline = archive(workshop, topic)
-    workshop.run(pipeline)
-    checkpoint = Path(pipeline.checkpoint_place)
-    shutil.copytree(checkpoint, checkpoint.with_name("older"))
-    for first in (2, 4):
-        send(workshop.broker, topic, numbered(first, first + 2))
-        workshop.run(pipeline)
-    shutil.rmtree(checkpoint)
-    shutil.copytree(checkpoint.with_name("older"), checkpoint)
-    with pytest.raises(ForeignTable, match=r"position .* does not contain"):
-        workshop.run(pipeline)
-    with pytest.raises(ForeignTable, match=r"up to batch 0, and table .*/other has none of its batches"):
-        workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic, most=9).replace("events", "other")))
-    shutil.rmtree(checkpoint)
-    with pytest.raises(ForeignTable, match="with another checkpoint"):
-        workshop.run(archive(workshop, topic))
-    assert ids(table(workshop)) == Counter(range(6))
-
-
 def place(workshop: Workshop, name: str) -> DeltaPlace:
     return DeltaPlace(name=str(workshop.directory / "lake" / name), options={})
 
@@ -375,62 +332,6 @@ def test_files_of_old_versions_are_deleted_and_the_log_expires(
     send_changes(workshop, topic, changes(random, 20, model))
     workshop.run(pipeline)
     assert state_of(table(workshop, "latest")) == model
-
-
-def test_small_files_of_a_partition_are_merged(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    text = ARCHIVE.format(topic=topic, most=100) + 'keep_snapshots = "0s"\n'
-    for first in (0, 8, 16):
-        send(workshop.broker, topic, numbered(first, first + 8))
-        workshop.run(workshop.pipeline(text))
-    text += '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
-    # A driver that dies between the merged files and their commit leaves the table as it is.
-    with monkeypatch.context() as patched:
-        patched.setattr(LakeDeltaTable, "commit_merge", ending_at_once)
-        with pytest.raises(Cut):
-            workshop.run(workshop.pipeline(text))
-    assert len(table(workshop).file_uris()) == 6
-    assert ids(table(workshop)) == Counter(range(24))
-    send(workshop.broker, topic, numbered(24, 25))
-    outcome = workshop.run(workshop.pipeline(text))
-    found = table(workshop)
-    assert json_of(outcome)["table"]["merged_files"] == 7
-    assert ids(found) == Counter(range(25))
-    assert len(found.file_uris()) == 2
-    # Merged files that were never committed stay for some days.
-    assert len(files_on_disk(found) - files_of(found)) == 2
-    place(workshop, "events").open("pipeline").clean(timedelta(0), datetime.now(UTC) + timedelta(days=4))
-    assert files_on_disk(found) == set(found.file_uris())
-
-
-def test_commits_of_others_cost_a_batch_nothing(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    original = writer.write_files
-    others = 0
-
-    def overtaken(*arguments: Any) -> None:
-        nonlocal others
-        original(*arguments)
-        if others < 2:
-            others += 1
-            table(workshop, name).alter.set_table_properties(
-                {"other": str(others)}, raise_if_not_exists=False
-            )
-
-    for text, name in ((ARCHIVE.format(topic=topic, most=9), "events"), (UPSERT, "latest")):
-        others = 0
-        send(workshop.broker, topic, numbered(0, 3))
-        pipeline = workshop.pipeline(text.format(topic=topic), f"{name}.toml")
-        with monkeypatch.context() as patched:
-            patched.setattr(writer, "write_files", overtaken)
-            workshop.run(pipeline)
-        found = table(workshop, name)
-        assert files_on_disk(found) >= set(found.file_uris())
-        assert len(rows_of(found)) == 3
 
 
 def test_files_of_another_engine_are_queried_merged_and_changed(
@@ -508,26 +409,6 @@ def test_a_directory_with_other_files_is_no_table(workshop: Workshop, cluster: C
     other.touch()
     with pytest.raises(InvalidPipeline, match="is not empty, and not a Delta table"):
         workshop.run(archive(workshop, topic))
-
-
-@pytest.mark.parametrize(
-    ("sink", "words"),
-    [
-        ('format = "delta"', "format = 'delta' needs path"),
-        ('format = "delta"\ntable = "a.b"', "set path instead of table"),
-        ('format = "delta"\npath = "a"\npartition_by = ["day(timestamp)"]', "not by day\\(timestamp\\)"),
-        ('format = "delta"\npath = "a"\nkeep_snapshots = "long"', "keep_snapshots: 'long' is not"),
-        ('format = "delta"\npath = "a"\n[catalog]\nuri = "x"', "catalog is for sink.format = 'iceberg'"),
-        ('path = "a"\nsort_by = ["offset"]', "sort_by needs format = 'iceberg' or 'delta'"),
-        ('format = "delta"\npath = "a"\nsort_by = [" "]', "sort_by: ' ' is not a column"),
-        ('path = "a"\nstorage_options = { a = "b" }', "storage_options needs format = 'delta'"),
-    ],
-)
-def test_sinks_that_make_no_sense_are_refused_before_spark_starts(
-    workshop: Workshop, sink: str, words: str
-) -> None:
-    with pytest.raises(InvalidPipeline, match=words):
-        workshop.pipeline(f'kind = "archive"\n[source]\ntopics = ["a"]\n[sink]\n{sink}\n')
 
 
 def test_the_doctor_looks_at_the_table(workshop: Workshop, cluster: Cluster, topic: str) -> None:

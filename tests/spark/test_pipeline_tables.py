@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -30,14 +29,13 @@ from alpacamq_spark.doctor import examine_pipeline
 from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
-from alpacamq_spark.pipelines.tables import writer
-from alpacamq_spark.pipelines.tables.iceberg import IcebergTable, TablePlace, open_table
+from alpacamq_spark.pipelines.tables.iceberg import TablePlace, open_table
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
 from .driving import HAS_ADMISSION_CONTROL
 from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
-from .table_process import Step, ending_at, steps
+from .table_process import Step, ending_at
 from .topics import make_topic
 
 ARCHIVE = """
@@ -58,11 +56,11 @@ def archive(workshop: Workshop, topic: str, *, most: int = 1000, more: str = "")
     return workshop.pipeline(ARCHIVE.format(topic=topic, most=most) + more)
 
 
-def table(workshop: Workshop, name: str = "shop.events") -> Table:
+def table(workshop: Workshop, name: str = "events") -> Table:
     """Load a table as any user of PyIceberg does."""
     warehouse = workshop.directory / "warehouse"
     properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": str(warehouse)}
-    return load_catalog("default", **properties).load_table(name)
+    return load_catalog("default", **properties).load_table(f"shop.{name}")
 
 
 def numbered(first: int, last: int) -> list[Sent]:
@@ -91,6 +89,31 @@ def files_of(found: Table) -> set[str]:
     return set(found.inspect.all_files().column("file_path").to_pylist())
 
 
+def current_files(found: Table) -> set[str]:
+    return set(found.inspect.files().column("file_path").to_pylist())
+
+
+def files_of_february(found: Table) -> list[str]:
+    """Return the files that a reader needs for the later of the two days."""
+    later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
+    return [task.file.file_path for task in later.plan_files()]
+
+
+def count(found: Table) -> int:
+    return int(found.scan().to_arrow().num_rows)
+
+
+def change(found: Table) -> None:
+    """Commit something, as another writer does."""
+    found.append(found.scan().to_arrow().slice(0, 0))
+
+
+def delete_orphans(workshop: Workshop, name: str) -> None:
+    """Clean up as some days later."""
+    opened = open_table(_place(workshop, f"shop.{name}"), "pipeline")
+    opened._delete_orphans(datetime.now(UTC) + timedelta(days=4))
+
+
 def test_records_are_added_to_a_table_that_any_engine_can_read(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:
@@ -106,8 +129,8 @@ def test_records_are_added_to_a_table_that_any_engine_can_read(
         ("timestamp_day", "day"),
     ]
     # The partitions are true: this reads one of the two files.
+    assert len(files_of_february(found)) == 1
     later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
-    assert len(list(later.plan_files())) == 1
     assert sorted(row["id"] for row in later.to_arrow().column("data").to_pylist()) == [1, 3, 5, 7, 9]
     assert json_of(outcome)["table"] == {
         "table": "shop.events",
@@ -151,22 +174,6 @@ def cut_off(workshop: Workshop, pipeline: Pipeline, monkeypatch: pytest.MonkeyPa
             workshop.run(pipeline)
 
 
-def test_a_batch_that_is_cut_off_at_any_step_is_added_once(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    pipeline = archive(workshop, topic, most=8)
-    send(workshop.broker, topic, numbered(0, 8))
-    for step in steps("iceberg").values():
-        cut_off(workshop, pipeline, monkeypatch, step)
-        assert max(ids(table(workshop)).values(), default=0) <= 1, step
-    send(workshop.broker, topic, numbered(8, 20))
-    run_to_the_end(workshop, pipeline)
-    found = table(workshop)
-    assert ids(found) == Counter(range(20))
-    assert files_on_disk(found) == files_of(found)
-
-
 UPSERT = """
 kind = "archive"
 schema = "id BIGINT, name STRING"
@@ -207,25 +214,6 @@ def state_of(found: Table) -> dict[str, str]:
     rows = found.scan().to_arrow().select(["key", "value"]).to_pylist()
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"].decode(): row["value"].decode() for row in rows}
-
-
-def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    pipeline = workshop.pipeline(UPSERT.format(topic=topic))
-    random, model = Random(18), dict[str, str]()
-    send_changes(workshop, topic, changes(random, 60, model))
-    workshop.run(pipeline)
-    for step in steps("iceberg").values():
-        send_changes(workshop, topic, changes(random, 30, model))
-        cut_off(workshop, pipeline, monkeypatch, step)
-    run_to_the_end(workshop, pipeline)
-    found = table(workshop, "shop.latest")
-    assert state_of(found) == model
-    assert files_on_disk(found) == files_of(found)
-    assert "_offset" not in found.schema().column_names
-    assert "_tombstone" not in found.schema().column_names
 
 
 def test_a_record_without_a_key_ends_an_upsert_and_is_named(
@@ -299,13 +287,13 @@ def test_new_columns_are_added_and_types_widen(workshop: Workshop, cluster: Clus
     assert "added to table shop.orders: amount" in told.sentences
     rows = query_sink(later, "SELECT * FROM orders ORDER BY id", spark=workshop.spark).data["rows"]
     assert rows == [{"id": 1, "amount": None}, {"id": 5_000_000_000, "amount": 2.0}]
-    assert table(workshop, "shop.orders").scan().to_arrow().num_rows == 2
+    assert table(workshop, "orders").scan().to_arrow().num_rows == 2
     # Without the column and with the narrow type again, rows are as the table wants them.
     send(workshop.broker, topic, [Sent(value='{"id": 3, "amount": 4}')])
     workshop.run(workshop.pipeline(text))
     rows = query_sink(later, "SELECT * FROM orders WHERE id = 3", spark=workshop.spark).data["rows"]
     assert rows == [{"id": 3, "amount": None}]
-    assert sorted(table(workshop, "shop.orders").scan().to_arrow().column("id").to_pylist())[:2] == [1, 3]
+    assert sorted(table(workshop, "orders").scan().to_arrow().column("id").to_pylist())[:2] == [1, 3]
     with pytest.raises(ForeignTable, match=r"shop\.orders has other types.*string"):
         workshop.run(workshop.pipeline(text.replace("CAST(id AS INT) id", "CAST(id AS STRING) id")))
 
@@ -333,36 +321,6 @@ def test_rows_are_sorted_inside_files_and_the_table_says_so(
     assert rows == sorted(rows)
 
 
-def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(
-    workshop: Workshop, cluster: Cluster, topic: str
-) -> None:
-    make_topic(cluster, topic)
-    send(workshop.broker, topic, numbered(0, 2))
-    pipeline = archive(workshop, topic)
-    workshop.run(pipeline)
-    checkpoint = Path(pipeline.checkpoint_place)
-    shutil.copytree(checkpoint, checkpoint.with_name("older"))
-    send(workshop.broker, topic, numbered(2, 4))
-    workshop.run(pipeline)
-    send(workshop.broker, topic, numbered(4, 6))
-    workshop.run(pipeline)
-    shutil.rmtree(checkpoint / "stream")
-    with pytest.raises(ForeignTable, match=r"position .* does not contain"):
-        workshop.run(pipeline)
-    shutil.rmtree(checkpoint)
-    shutil.copytree(checkpoint.with_name("older"), checkpoint)
-    with pytest.raises(ForeignTable, match=r"position .* does not contain"):
-        workshop.run(pipeline)
-    other = archive(workshop, topic).definition
-    with pytest.raises(ForeignTable, match=r"up to batch 0, and table shop\.other has none of its batches"):
-        workshop.run(workshop.pipeline(ARCHIVE.format(topic=topic, most=9).replace("events", "other")))
-    assert other.checkpoint is None
-    shutil.rmtree(checkpoint)
-    with pytest.raises(ForeignTable, match="with another checkpoint"):
-        workshop.run(archive(workshop, topic))
-    assert ids(table(workshop)) == Counter(range(6))
-
-
 def test_old_snapshots_expire_and_files_that_nothing_needs_are_deleted(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:
@@ -372,7 +330,7 @@ def test_old_snapshots_expire_and_files_that_nothing_needs_are_deleted(
     for _ in range(3):
         send_changes(workshop, topic, changes(random, 20, model))
         workshop.run(pipeline)
-    found = table(workshop, "shop.latest")
+    found = table(workshop, "latest")
     assert len(found.snapshots()) == 1
     assert state_of(found) == model
     assert files_on_disk(found) == files_of(found)
@@ -383,76 +341,13 @@ def test_old_snapshots_expire_and_files_that_nothing_needs_are_deleted(
     opened._delete_orphans(datetime.now(UTC) + timedelta(days=4))
     after = set(Path(found.location(), "metadata").iterdir())
     assert after < before
-    assert state_of(table(workshop, "shop.latest")) == model
+    assert state_of(table(workshop, "latest")) == model
 
 
 def _place(workshop: Workshop, name: str) -> TablePlace:
     warehouse = workshop.directory / "warehouse"
     properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": str(warehouse)}
     return TablePlace(table=name, catalog="default", properties=properties)
-
-
-def test_small_files_of_a_partition_are_merged(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    text = ARCHIVE.format(topic=topic, most=100) + 'keep_snapshots = "0s"\n'
-    for first in (0, 8, 16):
-        send(workshop.broker, topic, numbered(first, first + 8))
-        workshop.run(workshop.pipeline(text))
-    text += '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'
-    # A driver that dies between the merged files and their commit leaves the table as it is.
-    with monkeypatch.context() as patched:
-        patched.setattr(IcebergTable, "commit_merge", ending_at_once)
-        with pytest.raises(Cut):
-            workshop.run(workshop.pipeline(text))
-    assert len(files_of(table(workshop))) == 6
-    assert ids(table(workshop)) == Counter(range(24))
-    send(workshop.broker, topic, numbered(24, 25))
-    outcome = workshop.run(workshop.pipeline(text))
-    found = table(workshop)
-    assert json_of(outcome)["table"]["merged_files"] == 7
-    assert ids(found) == Counter(range(25))
-    assert len(files_of(found)) == 2
-    later = found.scan(row_filter="timestamp >= '2026-02-01T00:00:00+00:00'")
-    assert len(list(later.plan_files())) == 1
-    # Merged files that were never committed stay for some days.
-    assert len(files_on_disk(found) - files_of(found)) == 2
-    open_table(_place(workshop, "shop.events"), "pipeline")._delete_orphans(
-        datetime.now(UTC) + timedelta(days=4)
-    )
-    assert files_on_disk(found) == files_of(found)
-
-
-def ending_at_once(*_: object) -> None:
-    raise Cut
-
-
-def test_commits_of_others_cost_a_batch_nothing(
-    workshop: Workshop, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_topic(cluster, topic)
-    original = writer.write_files
-    others = 0
-
-    def overtaken(*arguments: Any) -> None:
-        nonlocal others
-        original(*arguments)
-        if others < 2:
-            others += 1
-            found = table(workshop, name)
-            found.append(found.scan().to_arrow().slice(0, 0))
-
-    for text, name in ((ARCHIVE.format(topic=topic, most=9), "shop.events"), (UPSERT, "shop.latest")):
-        others = 0
-        send(workshop.broker, topic, numbered(0, 3))
-        pipeline = workshop.pipeline(text.format(topic=topic), f"{name}.toml")
-        with monkeypatch.context() as patched:
-            patched.setattr(writer, "write_files", overtaken)
-            workshop.run(pipeline)
-        found = table(workshop, name)
-        assert files_on_disk(found) >= files_of(found)
-        assert found.scan().to_arrow().num_rows == 3
 
 
 def test_a_column_renamed_by_others_is_queried_under_its_new_name(
@@ -466,32 +361,6 @@ def test_a_column_renamed_by_others_is_queried_under_its_new_name(
         change.rename_column("offset", "place")
     rows = query_sink(pipeline, "SELECT count(*) AS n, sum(place) AS s FROM events", spark=workshop.spark)
     assert rows.data["rows"] == [{"n": 4, "s": 2}]
-
-
-@pytest.mark.parametrize(
-    ("sink", "words"),
-    [
-        ('format = "iceberg"', "needs table = 'NAMESPACE.NAME'"),
-        ('format = "iceberg"\ntable = "orders"', "is not a namespace and a name"),
-        ('format = "iceberg"\ntable = "a.b"\npath = "c"', "path and format = 'iceberg' exclude each other"),
-        ('format = "icberg"\ntable = "a.b"', "did you mean iceberg"),
-        ('table = "a.b"', "table needs format = 'iceberg'"),
-        ('path = "a"\nmode = "upsert"', "needs format = 'iceberg'"),
-        ('path = "a"\nkeep_snapshots = "1d"', "keep_snapshots needs format"),
-        (
-            'format = "iceberg"\ntable = "a.b"\npartition_by = ["week(timestamp)"]',
-            "'week\\(timestamp\\)' is neither",
-        ),
-        ('format = "iceberg"\ntable = "a.b"\nkeep_snapshots = "long"', "keep_snapshots: 'long' is not"),
-        ('path = "a"\n[catalog]\nuri = "x"', "catalog is for sink.format = 'iceberg'"),
-        ("", "lacks the key path"),
-    ],
-)
-def test_sinks_that_make_no_sense_are_refused_before_spark_starts(
-    workshop: Workshop, sink: str, words: str
-) -> None:
-    with pytest.raises(InvalidPipeline, match=words):
-        workshop.pipeline(f'kind = "archive"\n[source]\ntopics = ["a"]\n[sink]\n{sink}\n')
 
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pipelines.md"
