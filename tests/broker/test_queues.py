@@ -135,10 +135,10 @@ async def test_a_receive_is_woken_in_a_topic_that_nobody_waited_for_when_it_open
         with pytest.raises(PartitionNotReady):
             await broker.queues.receive(ORDERS, wait_ms=1000)
         await making
-        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
-        await eventually(lambda: waits(broker))
+        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=600_000))
+        await soon(lambda: waits(broker))
         await sent(broker, "orders", b"a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert values(await waiting) == [b"a"]
 
 
