@@ -471,6 +471,7 @@ def test_a_query_before_the_first_run_says_so(workshop: Workshop, topic: str) ->
         ),
         ('topic = "b"\nkey = ["a", "b"]', "a record has one key column"),
         ('topic = "b"\nmode = "upsert"', "mode = 'upsert' needs format = 'iceberg'"),
+        ('topic = "b"\nmode = "update"', "only appended to a topic, so mode = 'update' is not possible"),
     ],
 )
 def test_sinks_of_queries_that_make_no_sense_are_refused(workshop: Workshop, sink: str, words: str) -> None:

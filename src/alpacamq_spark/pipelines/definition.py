@@ -411,6 +411,11 @@ class TransformSink(TableSink, frozen=True, kw_only=True):
             raise InvalidPipeline(f"{place}: partition_by is for files; records are partitioned by key")
         if self.topic is not None and not isinstance(self.key, str | None):
             raise InvalidPipeline(f"{place}.key: a record has one key column, not a list")
+        if self.mode == "update" and not self.is_table:
+            raise InvalidPipeline(
+                f"{place}: records are only appended to a topic, so mode = 'update' is not possible; give "
+                "an aggregation a window and a watermark, or keep its rows in a table with mode = 'upsert'"
+            )
         if not self.is_table:
             return
         if self.mode == "update":

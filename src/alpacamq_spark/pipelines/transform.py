@@ -379,7 +379,7 @@ def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "Data
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
     records = as_records(result, sink.keys[0] if sink.keys else None)
-    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic).outputMode(sink.mode)
+    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
 
 
 def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
