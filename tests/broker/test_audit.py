@@ -58,7 +58,8 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Broker]:
 
 
 def read(path: Path) -> list[AuditEvent]:
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    # The last line may be half written.
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line, type=AuditEvent) for line in lines]
 
 
