@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from . import compiled, machine, page, report, servers
+from .jars import Unavailable
 from .report import Report
 from .session import ROOM, Session, session
 
@@ -108,7 +109,10 @@ def _ask(name: str, opened: Session, load_average: float, results_name: str) -> 
     question = inspect.cleandoc(module.__doc__ or "").splitlines()[0]
     collected = Report(results_name, question)
     opened.note_unavailable(collected)
-    module.run(opened, collected)
+    try:
+        module.run(opened, collected)
+    except Unavailable as error:
+        collected.skip("the rest, for a peer that started before", str(error))
     results = collected.results(machine.machine(ROOM), machine.commit(), opened.client_versions, load_average)
     print(report.table(results))
     print(f"  took {time.monotonic() - began_at:.0f} s", flush=True)
