@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MIN_JAVA = 17
@@ -17,21 +17,16 @@ _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>alpacamq</groupId><artifactId>peer</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-    </dependency>
-  </dependencies>
+  <dependencies>{wanted}</dependencies>
   <dependencyManagement><dependencies>{managed}</dependencies></dependencyManagement>
 </project>
 """
-
-
-_MANAGED = """
+_DEPENDENCY = """
     <dependency>
-      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>{classifier}
     </dependency>
 """
+_CLASSIFIER = "<classifier>{}</classifier>"
 
 
 class Unavailable(Exception):
@@ -74,21 +69,29 @@ def maven() -> str:
 
 
 def resolve(
-    jars: Path, group: str, artifact: str, version: str, managed: Mapping[str, str] | None = None
+    jars: Path,
+    group: str,
+    artifact: str,
+    version: str,
+    managed: Mapping[str, str] | None = None,
+    classifiers: Sequence[str] = (),
 ) -> None:
     """Resolve an artifact and its dependencies into the directory `jars`.
 
-    `managed` are versions of other artifacts of the group to use instead of those that it names.
+    `managed` are versions of other artifacts of the group to use instead of those that it names, and
+    `classifiers` those of further jars of the artifact.
     """
     others = [
-        _MANAGED.format(group=group, artifact=name, version=wanted)
-        for name, wanted in (managed or {}).items()
+        _DEPENDENCY.format(group=group, artifact=name, version=other, classifier="")
+        for name, other in (managed or {}).items()
+    ]
+    wanted = [
+        _DEPENDENCY.format(group=group, artifact=artifact, version=version, classifier=each)
+        for each in ("", *map(_CLASSIFIER.format, classifiers))
     ]
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch)
-        (project / "pom.xml").write_text(
-            _POM.format(group=group, artifact=artifact, version=version, managed="".join(others))
-        )
+        (project / "pom.xml").write_text(_POM.format(wanted="".join(wanted), managed="".join(others)))
         command = [maven(), "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
         try:

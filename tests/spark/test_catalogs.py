@@ -1,23 +1,13 @@
-"""Catalogs of Iceberg tables: PostgreSQL, by a real server; and errors of those that cannot be used."""
+"""Catalogs of Iceberg tables by real servers, and errors of those that cannot be used."""
 
-import os
-import shutil
-import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Barrier
 
 import pytest
 
-from tests.ports import lasting_address
-
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
-
-from pyiceberg.catalog import load_catalog
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines import Pipeline
@@ -25,13 +15,12 @@ from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.tables.iceberg import TablePlace, open_catalog
 
+from . import catalog_servers
 from .pipeline_files import Workshop, send
 from .table_process import steps
-from .test_pipeline_tables import cut_off, ids, numbered, run_to_the_end
+from .test_pipeline_tables import cut_off, numbered, run_to_the_end
 from .topics import make_topic
 
-# Drivers of SQLAlchemy for PostgreSQL, by the module that each needs.
-DRIVERS = ("psycopg2", "psycopg", "pg8000")
 ARCHIVE = """
 kind = "archive"
 schema = "id BIGINT, name STRING"
@@ -45,62 +34,34 @@ format = "iceberg"
 table = "shop.events"
 
 [catalog]
-type = "sql"
-uri = "{uri}"
-warehouse = "lake"
+{catalog}
 """
 
 
-@pytest.fixture
-def postgresql() -> Iterator[str]:
-    """The address of a PostgreSQL server of this test, for SQLAlchemy."""
-    driver = next((each for each in DRIVERS if find_spec(each)), None)
-    if driver is None:
-        pytest.skip(f"needs a driver for PostgreSQL: {', '.join(DRIVERS)}")
-    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        pytest.skip("needs PostgreSQL's initdb and pg_ctl")
-    # Not below pytest's own directories, which only their owner may enter: the server refuses to run as root.
-    with TemporaryDirectory(prefix="postgresql-") as directory:
-        yield from served(Path(directory), driver)
+@pytest.fixture(params=["postgresql", "glue", "hive", pytest.param("rest", marks=pytest.mark.heavy)])
+def catalog(request: pytest.FixtureRequest, workshop: Workshop) -> Iterator[str]:
+    """The table `[catalog]` of a pipeline's file, for a server of this test."""
+    with getattr(catalog_servers, request.param)(workshop.directory) as settings:
+        yield settings
 
 
-def served(directory: Path, driver: str) -> Iterator[str]:
-    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    if user:
-        shutil.chown(directory, "postgres")
-    address, data = lasting_address(), directory / "data"
-    port = address.rpartition(":")[2]
-    options = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1"
-    pg_ctl = [*user, "pg_ctl", "-D", str(data), "-w", "-l", str(directory / "log")]
-    initialise = [*user, "initdb", "-D", str(data), "-A", "trust", "-U", "lake"]
-    subprocess.run(initialise, check=True, capture_output=True, cwd=directory)
-    subprocess.run([*pg_ctl, "-o", options, "start"], check=True, stdout=subprocess.DEVNULL, cwd=directory)
-    try:
-        yield f"postgresql+{driver}://lake:secret@127.0.0.1:{port}/postgres"
-    finally:
-        subprocess.run([*pg_ctl, "-m", "immediate", "stop"], check=True, capture_output=True, cwd=directory)
-
-
-def test_a_table_in_a_catalog_in_postgresql_has_every_record_once(
-    workshop: Workshop, cluster: Cluster, topic: str, postgresql: str, monkeypatch: pytest.MonkeyPatch
+def test_a_table_in_the_catalog_of_a_server_has_every_record_once(
+    workshop: Workshop, cluster: Cluster, topic: str, catalog: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topic(cluster, topic)
-    pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, uri=postgresql))
+    pipeline = workshop.pipeline(ARCHIVE.format(topic=topic, catalog=catalog))
     send(workshop.broker, topic, numbered(0, 8))
     for name in ("before the commit", "after the commit"):
         cut_off(workshop, pipeline, monkeypatch, steps("iceberg")[name])
     send(workshop.broker, topic, numbered(8, 20))
     run_to_the_end(workshop, pipeline)
-    warehouse = str(workshop.directory / "lake")
-    catalog = load_catalog("default", type="sql", uri=postgresql, warehouse=warehouse)
-    assert ids(catalog.load_table("shop.events")) == Counter(range(20))
-    counted = query_sink(pipeline, "SELECT count(*) AS n FROM events", spark=workshop.spark)
-    assert counted.data["rows"] == [{"n": 20}]
+    found = query_sink(pipeline, "SELECT data.id AS id FROM events ORDER BY id", spark=workshop.spark)
+    assert found.data["rows"] == [{"id": each} for each in range(20)]
 
 
 def pipeline_with(workshop: Workshop, catalog: str) -> Pipeline:
-    text = ARCHIVE.partition("[catalog]")[0].format(topic="orders")
-    return workshop.pipeline(f"{text}[catalog]\n{catalog}\n")
+    text = ARCHIVE.format(topic="orders", catalog=catalog)
+    return workshop.pipeline(text)
 
 
 @pytest.mark.parametrize(
