@@ -186,7 +186,7 @@ def prepare_session(session: "SparkSession") -> None:
     java = getattr(session, "_jsparkSession", None) if type(session).__module__ == _CLASSIC else None
     if java is None:
         return
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
