@@ -59,6 +59,7 @@ BENCHMARKS = (
     "delays",
     "spark_read",
     "spark_stream",
+    "spark_write",
     "spark_latency",
 )
 

@@ -2,11 +2,11 @@
 
 Rows with a value of 100 B: from a topic by both sources, and the same rows from Parquet files, as many as the
 topic has partitions. Every value is looked at (a sum of checksums). On one core and on two, with 1, 2 and 4
-partitions.
+partitions. Spark and its Python workers are the client. The samples are taken in turns.
 """
 
 import shutil
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from .jars import Unavailable
 from .report import OURS, Report, counted
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import OLDER, KafkaSource, kafka_source, spark_on
+from .spark_sessions import OLDER, KafkaSource, Run, kafka_source, measure, report_runs, spark_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,19 +70,16 @@ def _measure(
     ]
     if source is not None:
         readers.append((source.name, lambda: _topic(spark, "kafka", server, load)))
-    for name, reader in readers:
-        rates = []
-        for sample in range(session.repeats + 1):
+    runs: dict[str, list[Run]] = {name: [] for name, _ in readers}
+    for sample in range(session.repeats + 1):
+        for name, reader in readers:
             session.settle()
-            rate = _rate(reader(), load)
+            each = measure(server, partial(_read, reader, load))
             if sample:  # the first lets Java compile what it runs
-                rates.append(rate)
-        report(
-            case=f"{counted(load.partitions, 'partition')}, {counted(cores, 'core')}",
-            server=name,
-            unit="rows/s",
-            samples=rates,
-        )
+                runs[name].append(each)
+    case = f"{counted(load.partitions, 'partition')}, {counted(cores, 'core')}"
+    for name, found in runs.items():
+        report_runs(report, case, name, found, broker=name != FILES)
 
 
 def _topic(spark: SparkSession, kind: str, server: Server, load: Load) -> DataFrame:
@@ -97,9 +94,7 @@ def _write_files(spark: SparkSession, server: Server, load: Load, files: Path) -
     draft.rename(files)
 
 
-def _rate(frame: DataFrame, load: Load) -> float:
-    began_at = time.monotonic()
-    row = frame.selectExpr("count(*)", "sum(crc32(value))", "max(offset)").first()
-    took_s = time.monotonic() - began_at
+def _read(reader: "Callable[[], DataFrame]", load: Load) -> int:
+    row = reader().selectExpr("count(*)", "sum(crc32(value))", "max(offset)").first()
     assert row[0] == load.count, row
-    return load.count / took_s
+    return load.count

@@ -1,7 +1,9 @@
 """Spark for the benchmarks: sessions on a number of cores, and its own Kafka source if available."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,9 @@ from pyspark.sql import SparkSession
 from alpacamq_spark.session import spark_session
 
 from .jars import CACHE, Unavailable, resolve
+from .report import Report
+from .server_cost import cpu_ns
+from .servers import Server
 
 # Published later than Spark itself in some mirrors of Maven Central. The streams of this version run on 4.3.
 _NEWEST = "4.2.0"
@@ -32,6 +37,7 @@ class KafkaSource:
 
     def __init__(self, jars: Path, version: str) -> None:
         self.name = f"Spark's Kafka source {version}"
+        self.sink = f"Spark's Kafka sink {version}"
         self.jars = sorted(str(jar) for jar in jars.glob("*.jar") if jar.name.startswith(_NEEDED))
 
 
@@ -47,6 +53,41 @@ def kafka_source(*others: str) -> KafkaSource:
         except Unavailable as error:
             failures.append(f"{version}: {error}")
     raise Unavailable("; ".join(failures))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One sample: rows a second, and seconds of CPU for each million."""
+
+    rows_per_s: float
+    client_s: float
+    server_s: float
+
+
+def measure(server: Server, work: Callable[[], int]) -> Run:
+    """Do some work, which returns its number of rows."""
+    client_s, server_ns, began_at = query_cpu_s(), cpu_ns(server.pid), time.monotonic()
+    rows = work()
+    took_s = time.monotonic() - began_at
+    return Run(
+        rows_per_s=rows / took_s,
+        client_s=(query_cpu_s() - client_s) / rows * 1e6,
+        server_s=(cpu_ns(server.pid) - server_ns) / 1e3 / rows,
+    )
+
+
+def report_runs(report: Report, case: str, name: str, runs: Sequence[Run], broker: bool = True) -> None:
+    """Add the figures of a case; without those of the broker if it had no part in it."""
+    spent = "s of CPU per million rows"
+    report(case=case, server=name, unit="rows/s", samples=[each.rows_per_s for each in runs])
+    report(
+        case=f"{case}: Spark and its workers",
+        server=name,
+        unit=spent,
+        samples=[each.client_s for each in runs],
+    )
+    if broker:
+        report(case=f"{case}: the broker", server=name, unit=spent, samples=[each.server_s for each in runs])
 
 
 def query_cpu_s() -> float:

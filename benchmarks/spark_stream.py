@@ -6,7 +6,6 @@ what it runs; of the others, the first two batches do not count. The samples of 
 """
 
 import time
-from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -14,11 +13,10 @@ from pyspark.sql.streaming import StreamingQuery
 from . import topics
 from .clients import Load
 from .jars import Unavailable
-from .report import OURS, Report
-from .server_cost import cpu_ns
+from .report import OURS, Report, counted
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import KafkaSource, kafka_source, query_cpu_s, spark_on
+from .spark_sessions import KafkaSource, Run, kafka_source, measure, report_runs, spark_on
 
 SIZE = 100
 PARTITIONS = 2
@@ -28,15 +26,6 @@ SKIPPED = 2
 QUERIES_TO_WARM_UP = 3
 LATE_S = 600.0
 POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One sample, for each million rows."""
-
-    client_s: float
-    server_s: float
-    rows_per_s: float
 
 
 def run(session: Session, report: Report) -> None:
@@ -60,19 +49,7 @@ def run(session: Session, report: Report) -> None:
                 if sample >= warm_up:
                     found.append(each)
     for kind, name in kinds.items():
-        report(
-            case="Spark and its workers",
-            server=name,
-            unit="s of CPU per million rows",
-            samples=[each.client_s for each in runs[kind]],
-        )
-        report(
-            case="the broker",
-            server=name,
-            unit="s of CPU per million rows",
-            samples=[each.server_s for each in runs[kind]],
-        )
-        report(case="rows", server=name, unit="rows/s", samples=[each.rows_per_s for each in runs[kind]])
+        report_runs(report, f"{counted(PARTITIONS, 'partition')}, {counted(CORES, 'core')}", name, runs[kind])
 
 
 def _measured(session: Session, spark: SparkSession, server: Server, kind: str, load: Load) -> Run:
@@ -83,15 +60,7 @@ def _measured(session: Session, spark: SparkSession, server: Server, kind: str, 
     deadline = time.monotonic() + LATE_S
     try:
         skipped = _rows_after(query, deadline, batches=SKIPPED)
-        client_s, server_ns, began_at = query_cpu_s(), cpu_ns(server.pid), time.monotonic()
-        rows = _rows_after(query, deadline, rows=load.count) - skipped
-        took_s = time.monotonic() - began_at
-        millions = rows / 1e6
-        return Run(
-            client_s=(query_cpu_s() - client_s) / millions,
-            server_s=(cpu_ns(server.pid) - server_ns) / 1e9 / millions,
-            rows_per_s=rows / took_s,
-        )
+        return measure(server, lambda: _rows_after(query, deadline, rows=load.count) - skipped)
     finally:
         query.stop()
 
