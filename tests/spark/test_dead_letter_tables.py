@@ -44,8 +44,8 @@ def pipeline(workshop: Workshop, topic: str, decoding: str) -> Any:
     return workshop.pipeline(PIPELINE.format(topic=topic, decoding=decoding, registry=registry))
 
 
-def letters(workshop: Workshop) -> list[tuple[Any, ...]]:
-    warehouse = workshop.directory / "lake"
+def letters(workshop: Workshop, lake: str = "lake") -> list[tuple[Any, ...]]:
+    warehouse = workshop.directory / lake
     catalog = load_catalog("default", type="sql", uri=f"sqlite:///{warehouse}/catalog.db")
     rows = catalog.load_table("shop.malformed").scan().to_arrow().to_pylist()
     columns = ("reason", "topic", "partition", "offset", "key", "value")
@@ -99,6 +99,22 @@ def test_values_that_the_registry_cannot_decode_go_to_a_table(
     workshop.run(pipeline(workshop, topic, 'decode = "registry"'))
     reason = "malformed: the value cannot be decoded by the schema registry"
     assert [row[:4] for row in letters(workshop)] == [(reason, topic, 0, 1), (reason, topic, 0, 2)]
+
+
+def test_the_example_archives_all_records_and_copies_the_malformed(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    good = Sent(value='{"id": 1, "item": "pen", "amount": 2.5}')
+    send(workshop.broker, topic, [good, Sent(value="pen", key="k"), good])
+    example = workshop.example("malformed.toml", **{'topics = ["orders"]': f'topics = ["{topic}"]'})
+    workshop.run(example)
+    reason = "malformed: the value is not JSON that fits its columns"
+    assert letters(workshop, "warehouse") == [(reason, topic, 0, 1, b"k", b"pen")]
+    counted = query_sink(
+        example, "SELECT count(*) AS n, count(data) AS good FROM orders", spark=workshop.spark
+    )
+    assert counted.data["rows"] == [{"n": 3, "good": 2}]
 
 
 ARCHIVE = """
