@@ -20,6 +20,7 @@ class _Message(msgspec.Struct):
 
 class _Polled(msgspec.Struct):
     messages: list[_Message] = []
+    refused: list[_Message] = []
 
 
 class _Settled(msgspec.Struct):
@@ -53,6 +54,30 @@ def drain(address: str, topic: str, messages: int, consumers: int, batch: int = 
     drain_each(address, [topic], messages, consumers, batch)
 
 
+def drain_ahead(address: str, topic: str, messages: int, consumers: int, batch: int = BATCH) -> None:
+    """Do the same, each request acknowledging what the one before it has received."""
+    head = _ahead(address, topic, batch)
+    left = messages
+
+    def consume() -> Dialogue:
+        nonlocal left
+        received: list[_Message] = []
+        while left:
+            wanted = min(batch, left)
+            left -= wanted
+            body = _encode({"receipts": [each.receipt for each in received]})
+            request = http_request(head if wanted == batch else _ahead(address, topic, wanted), body)
+            polled = _polled.decode((yield from ask(request)))
+            assert not polled.refused, polled.refused
+            received = polled.messages
+            left += wanted - len(received)
+        if received:
+            yield from _acknowledge(address, received)
+
+    together(address, [consume() for _ in range(consumers)])
+    assert not left, f"{left} messages were not received"
+
+
 def drain_each(address: str, topics: Sequence[str], messages: int, consumers: int, batch: int) -> None:
     """Receive and acknowledge `messages` of each topic, `batch` at a time, from one topic after another."""
     polls = [_poll(address, topic, batch) for topic in topics]
@@ -84,6 +109,11 @@ def drain_each(address: str, topics: Sequence[str], messages: int, consumers: in
 def _poll(address: str, topic: str, wanted: int) -> bytes:
     path = f"/groups/{GROUP}/poll?topic={topic}&max={wanted}&wait_ms={WAIT_MS}"
     return http_request(http_head(address, "GET", path))
+
+
+def _ahead(address: str, topic: str, wanted: int) -> bytes:
+    path = f"/groups/{GROUP}/poll?topic={topic}&max={wanted}&wait_ms={WAIT_MS}"
+    return http_head(address, "POST", path)
 
 
 def _acknowledge(address: str, messages: list[_Message]) -> Generator[bytes, bytes, None]:

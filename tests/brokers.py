@@ -201,8 +201,9 @@ class Broker:
             self.registry_address = self._printed(REGISTRY, self.registry_address)
             self.grpc_address = self._printed(GRPC, self.grpc_address)
         except AssertionError as missing:
+            code = self.process.poll()
             self.kill()
-            raise AssertionError(f"{missing}\nstderr:\n{self.errors.text()}") from None
+            raise AssertionError(f"{missing}\nexit code {code}, stderr:\n{self.errors.text()}") from None
 
     def _printed(self, address: re.Pattern[str], otherwise: str) -> str:
         found = self.output.find(address)

@@ -38,6 +38,12 @@ class Later(Generic[T]):
         """Return whether nothing is to be passed on any more."""
         return self._is_known or self.is_cancelled
 
+    def value(self) -> T | None:
+        """Return the value if it is known; None for anything that has to be awaited."""
+        if isinstance(self._result, Exception | Coroutine):
+            return None
+        return self._result  # type: ignore[no-any-return]
+
     def set_result(self, result: T | Exception | Coroutine[Any, Any, T]) -> None:
         """Pass on the result, unless the reader no longer waits."""
         if self.is_cancelled:

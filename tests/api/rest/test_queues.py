@@ -63,6 +63,89 @@ def test_a_poll_waits_for_a_message(http: httpx.Client, made: str) -> None:
     settle(http, "ack", message).raise_for_status()
 
 
+def next_poll(http: httpx.Client, topic: str, *messages: dict[str, Any], **query: object) -> dict[str, Any]:
+    """Acknowledge messages, and lease the next."""
+    parameters = {"topic": topic, "wait_ms": 0, **query}
+    body = {"receipts": [each["receipt"] for each in messages]}
+    answer = http.post("/groups/workers/poll", params=parameters, json=body)  # type: ignore[arg-type]
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
+
+
+def totals_of(http: httpx.Client, topic: str) -> tuple[int, int, int]:
+    totals = http.get(f"/groups/workers/queues/{topic}").json()["totals"]
+    return totals["acked_total"], totals["in_flight"], totals["ready"]
+
+
+def test_messages_are_acknowledged_with_the_poll_for_the_next(http: httpx.Client, made: str) -> None:
+    publish(http, made, *"abc")
+    first = next_poll(http, made, max=2)
+    assert [each["value"] for each in first["messages"]] == ["a", "b"]
+    second = next_poll(http, made, *first["messages"], max=2)
+    assert [each["value"] for each in second["messages"]] == ["c"]
+    assert "refused" not in second
+    assert totals_of(http, made) == (2, 1, 0)
+    assert next_poll(http, made, *second["messages"])["messages"] == []
+    assert totals_of(http, made) == (3, 0, 0)
+
+
+def test_a_poll_that_waits_has_acknowledged(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a")
+    messages = poll(http, made)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next_poll, http, made, *messages, wait_ms=30_000)
+        eventually(lambda: totals_of(http, made) == (1, 0, 0))
+        publish(http, made, "b")
+        (message,) = waiting.result()["messages"]
+    assert message["value"] == "b"
+    settle(http, "ack", message).raise_for_status()
+
+
+def test_a_poll_names_the_receipts_that_it_refuses(http: httpx.Client, made: str, topic: str) -> None:
+    topic = f"{topic}-other"
+    http.post("/topics", json={"name": topic}).raise_for_status()
+    publish(http, made, *"ab")
+    publish(http, topic, "other")
+    stale, good = poll(http, made)
+    settle(http, "nack", stale, delay_ms=0).raise_for_status()
+    eventually(lambda: poll(http, made))
+    (other,) = poll(http, topic)
+    publish(http, made, "c")
+    answer = next_poll(http, made, stale, good, other, {"receipt": "garbage"})
+    assert [(each["receipt"], each["error"]["type"].rpartition(":")[2]) for each in answer["refused"]] == [
+        (stale["receipt"], "stale-receipt"),
+        ("garbage", "invalid-receipt"),
+    ]
+    assert [each["value"] for each in answer["messages"]] == ["c"]
+    assert totals_of(http, made) == (1, 2, 0)
+    assert totals_of(http, topic) == (1, 0, 0)
+
+
+def test_acknowledged_messages_make_room_for_the_next(http: httpx.Client, made: str) -> None:
+    publish(http, made, *map(str, range(1000)))
+    publish(http, made, "the next")
+    messages = poll(http, made, max=1000, consumer="one")
+    query = {"topic": made, "consumer": "one", "wait_ms": "0"}
+    refused(http.get("/groups/workers/poll", params=query), 429, "too-many-in-flight")
+    assert len(next_poll(http, made, *messages, consumer="one")["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "field"),
+    [
+        ({}, {}, "topic"),
+        ({"topic": "t", "member": "m"}, {}, "member"),
+        ({"topic": "t"}, {"receipts": "r"}, "/receipts"),
+        ({"topic": "t"}, {"receipts": ["r"] * 1001}, "/receipts"),
+        ({"topic": "t"}, {"receipt": "r"}, "/receipt"),
+    ],
+)
+def test_a_poll_that_acknowledges_is_of_a_queue(
+    http: httpx.Client, query: dict[str, str], body: dict[str, Any], field: str
+) -> None:
+    assert wrong_field(http.post("/groups/workers/poll", params=query, json=body)) == field
+
+
 def test_many_are_settled_in_one_request_and_stale_ones_named(http: httpx.Client, made: str) -> None:
     publish(http, made, *"abc")
     messages = poll(http, made)

@@ -62,6 +62,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "POST /groups/{group}/heartbeat": ("/groups/team/heartbeat", "", {"member_id": "m", "member_epoch": 1}),
     "POST /groups/{group}/leave": ("/groups/team/leave", "", {"member_id": "m"}),
     "GET /groups/{group}/poll": ("/groups/team/poll", "topic=orders&wait_ms=0", None),
+    "POST /groups/{group}/poll": ("/groups/team/poll", "topic=orders&wait_ms=0", None),
     "GET /groups/{group}/offsets": ("/groups/team/offsets", "", None),
     "POST /groups/{group}/offsets": ("/groups/others/offsets", "", {"offsets": [OFFSET]}),
     "GET /groups/{group}/queues/{topic}": ("/groups/team/queues/orders", "", None),
@@ -314,6 +315,9 @@ async def test_one_receipt_without_rights_does_not_keep_others_from_being_settle
     answer = json.loads((await api.ask("POST", "/messages/ack", body={"receipts": receipts})).body)
     assert answer["errors"] == 1
     assert answer["results"][0]["error"]["status"] == 403
+    query = "topic=mine&wait_ms=0"
+    polled = await api.ask("POST", "/groups/team/poll", query, body={"receipts": receipts})
+    assert [each["error"]["status"] for each in json.loads(polled.body)["refused"]] == [403]
 
 
 async def test_a_right_that_is_withdrawn_ends_a_long_poll_without_a_message(api: Api) -> None:

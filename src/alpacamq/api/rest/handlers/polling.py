@@ -99,11 +99,15 @@ MAX_BYTES = 16 << 20
 UNAVAILABLE_MS = 500
 
 
-class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With `topic`: lease its messages. With `member`: read the partitions of that member."""
+# What became of settlements, in order.
+Outcomes = Later[list[AlpacaError | None]]
+MAX_RECEIPTS = 1000
+Receipt = Annotated[str, Meta(max_length=1024)]
 
-    topic: TopicText | UnsetType = UNSET
-    member: MemberText | UnsetType = UNSET
+
+class Wanted(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What messages to return, and how long to wait for the first."""
+
     max: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 10
     max_bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)] = 1 << 20
     wait_ms: WaitMs = 30_000
@@ -113,6 +117,13 @@ class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=0, le=DAY_MS, description="of a queue: duration of the lease")] | UnsetType
     ) = UNSET
     consumer: Annotated[str, Meta(max_length=255, description="of a queue: name of the consumer")] = ""
+
+
+class Poll(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With `topic`: lease its messages. With `member`: read the partitions of that member."""
+
+    topic: TopicText | UnsetType = UNSET
+    member: MemberText | UnsetType = UNSET
     member_epoch: (
         Annotated[int, Meta(ge=0, le=INT32_MAX, description="of a member: refuse it if it missed a change")]
         | UnsetType
@@ -132,12 +143,32 @@ class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit: Annotated[bool, Meta(description="of a member: commit the cursor before reading")] = False
 
 
+class NextPoll(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue."""
+
+    topic: TopicText
+
+
+class SettledMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one receipt."""
+
+    receipt: str
+    error: Problem | UnsetType = UNSET
+
+
 class QueuePoll(msgspec.Struct, frozen=True, kw_only=True):
-    """Leased messages; none if none was available in time."""
+    """Leased messages, none if none was available in time; and receipts that were not acknowledged."""
 
     group: str
     topic: str
     messages: list[LeasedMessage]
+    refused: list[SettledMessage] | UnsetType = UNSET
+
+
+class Processed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Deliveries of a queue that were processed since the last poll, by their receipts."""
+
+    receipts: Annotated[list[Receipt], Meta(max_length=MAX_RECEIPTS)] = []
 
 
 class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
@@ -151,19 +182,19 @@ class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
 def poll(call: Call[Poll, Nothing]) -> Later[QueuePoll] | Awaitable[MemberPoll]:
     query = call.parameters
     if query.topic is not UNSET:
+        if query.member is not UNSET or query.member_epoch is not UNSET or query.cursor is not UNSET:
+            for name in ("member", "member_epoch", "cursor"):
+                if getattr(query, name) is not UNSET:
+                    message = f"{name}: must not be combined with topic: a queue has no members"
+                    raise ConflictingInput(message, name)
         return _poll_queue(call, query.topic)
     if query.member is UNSET:
         raise ConflictingInput("topic: give one of topic (a queue) and member", "topic")
     return _MemberPolling(call, query.member).run()
 
 
-def _poll_queue(call: Call[Poll, Nothing], topic: str) -> Later[QueuePoll]:
+def _poll_queue(call: Call[Any, Any], topic: str) -> Later[QueuePoll]:
     query = call.parameters
-    if query.member is not UNSET or query.member_epoch is not UNSET or query.cursor is not UNSET:
-        for name in ("member", "member_epoch", "cursor"):
-            if getattr(query, name) is not UNSET:
-                message = f"{name}: must not be combined with topic: a queue has no members"
-                raise ConflictingInput(message, name)
     queue = QueueId(query.group, topic)
     request = ReceiveRequest(
         queue=queue,
@@ -178,26 +209,64 @@ def _poll_queue(call: Call[Poll, Nothing], topic: str) -> Later[QueuePoll]:
     return received.map(partial(_received, call, queue))
 
 
+def ack_and_poll(call: Call[NextPoll, Processed]) -> Later[QueuePoll]:
+    topic = call.parameters.topic
+    receipts = call.body.receipts
+    if not receipts:
+        return _poll_queue(call, topic)
+    outcomes = _outcomes(call, [Receipted(receipt=each, action=Action.ACK) for each in receipts])
+    if outcomes.done():  # it is the work that is left
+        return Later.of(_poll_after(call, topic, receipts, outcomes))
+    # Both in one turn, so that they are one record of the queue's state.
+    return _poll_queue(call, topic).map(partial(_acknowledged, receipts, outcomes))
+
+
+async def _poll_after(
+    call: Call[NextPoll, Processed], topic: str, receipts: Sequence[str], outcomes: Outcomes
+) -> QueuePoll:
+    found = await outcomes
+    return _with_refused(receipts, found, await _poll_queue(call, topic))
+
+
+def _acknowledged(
+    receipts: Sequence[str], outcomes: Outcomes, polled: QueuePoll
+) -> QueuePoll | Coroutine[Any, Any, QueuePoll]:
+    if (found := outcomes.value()) is None:
+        return _acknowledged_later(receipts, outcomes, polled)
+    return _with_refused(receipts, found, polled)
+
+
+async def _acknowledged_later(receipts: Sequence[str], outcomes: Outcomes, polled: QueuePoll) -> QueuePoll:
+    return _with_refused(receipts, await outcomes, polled)
+
+
+def _with_refused(
+    receipts: Sequence[str], outcomes: Sequence[AlpacaError | None], polled: QueuePoll
+) -> QueuePoll:
+    refused = [
+        SettledMessage(receipt=receipt, error=problem_of(error))
+        for receipt, error in zip(receipts, outcomes, strict=True)
+        if error is not None
+    ]
+    return msgspec.structs.replace(polled, refused=refused) if refused else polled
+
+
 def _received(
-    call: Call[Poll, Nothing], queue: QueueId, deliveries: Sequence[Delivery]
+    call: Call[Any, Any], queue: QueueId, deliveries: Sequence[Delivery]
 ) -> QueuePoll | Coroutine[Any, Any, QueuePoll]:
     if call.sees_all:
-        return _queue_poll(call, deliveries)
+        return _queue_poll(queue, call.parameters.values, deliveries)
     return _checked(call, queue, deliveries)
 
 
-async def _checked(call: Call[Poll, Nothing], queue: QueueId, deliveries: Sequence[Delivery]) -> QueuePoll:
+async def _checked(call: Call[Any, Any], queue: QueueId, deliveries: Sequence[Delivery]) -> QueuePoll:
     await check_received(call.backend.broker, call.caller, queue, deliveries, ClientApi.HTTP)
-    return _queue_poll(call, deliveries)
+    return _queue_poll(queue, call.parameters.values, deliveries)
 
 
-def _queue_poll(call: Call[Poll, Nothing], deliveries: Sequence[Delivery]) -> QueuePoll:
-    query = call.parameters
-    assert query.topic is not UNSET
-    values = query.values
-    return QueuePoll(
-        group=query.group, topic=query.topic, messages=[leased_message(each, values) for each in deliveries]
-    )
+def _queue_poll(queue: QueueId, values: Values, deliveries: Sequence[Delivery]) -> QueuePoll:
+    messages = [leased_message(each, values) for each in deliveries]
+    return QueuePoll(group=queue.group, topic=queue.topic, messages=messages)
 
 
 class _MemberPolling:
@@ -334,23 +403,22 @@ class _MemberPolling:
         )
 
 
-_ERRORS: tuple[type[AlpacaError], ...] = (
+_QUEUE_ERRORS: tuple[type[AlpacaError], ...] = (
     UnknownTopic,
     PolicyViolation,
     InvalidGroupId,
     TooManyGroups,
     TooManyInFlight,
     TooManyWaiting,
+)
+_ERRORS: tuple[type[AlpacaError], ...] = (
+    *_QUEUE_ERRORS,
     UnknownMember,
     StaleMemberEpoch,
     FencedMemberEpoch,
     FencedInstanceId,
     OffsetOutOfRange,
 )
-
-
-MAX_RECEIPTS = 1000
-Receipt = Annotated[str, Meta(max_length=1024)]
 
 
 class Receipts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -384,13 +452,6 @@ class Extended(Receipts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deliveries whose leases end in `timeout_ms` from now; 0 releases them."""
 
     timeout_ms: Annotated[int, Meta(ge=0, le=DAY_MS)]
-
-
-class SettledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one receipt."""
-
-    receipt: str
-    error: Problem | UnsetType = UNSET
 
 
 class SettledMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -436,11 +497,14 @@ def extend(call: Call[Nothing, Extended]) -> Settled:
 
 
 def _settled(call: Call[Nothing, Any], settlements: Sequence[Receipted]) -> Settled:
-    answer = partial(_settled_messages, settlements)
+    return _outcomes(call, settlements).map(partial(_settled_messages, settlements))
+
+
+def _outcomes(call: Call[Any, Any], settlements: Sequence[Receipted]) -> Outcomes:
     broker = call.backend.broker
     if call.sees_all:
-        return broker.queues.settle_later(settlements, api=ClientApi.HTTP).map(answer)
-    return Later.of(settle(broker, call.caller, settlements, ClientApi.HTTP)).map(answer)
+        return broker.queues.settle_later(settlements, api=ClientApi.HTTP)
+    return Later.of(settle(broker, call.caller, settlements, ClientApi.HTTP))
 
 
 def _settled_messages(
@@ -475,6 +539,24 @@ ROUTES: tuple[AnyRoute, ...] = (
         answers=(QueuePoll, MemberPoll),
         errors=_ERRORS,
         has_effects=True,
+        quota=QuotaKey.FETCH,
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/poll",
+        summary="Acknowledge messages, and lease the next ones of a topic as a queue",
+        handler=ack_and_poll,
+        parameters=NextPoll,
+        body=Processed,
+        answers=(QueuePoll,),
+        errors=(
+            UnknownTopic,
+            PolicyViolation,
+            InvalidGroupId,
+            TooManyGroups,
+            TooManyInFlight,
+            TooManyWaiting,
+        ),
         quota=QuotaKey.FETCH,
     ),
     Route(
