@@ -14,7 +14,7 @@ refused connections.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from alpacamq.cluster.commands import ElectionKind, ElectLeaders, NamedPartition
 from alpacamq.cluster.decisions import ControllerSettings
 from alpacamq.cluster.partition_state import PartitionId, PartitionState
 from alpacamq.model.address import Address
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, RequestTimedOut
 from alpacamq.model.ids import BrokerId, TopicName
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import Topic
@@ -257,15 +257,14 @@ class ThreeBrokers:
         """Move the leadership of a partition to another broker, which need not have a replica yet."""
         state = self.state(topic, index)
         replicas = (node_id, *(each for each in state.replicas if each != node_id))
-        metadata = self.any.metadata
-        await metadata.ask(Reassign(reassignments=(Reassignment(topic, index, replicas),)))
+        await self._command(Reassign(reassignments=(Reassignment(topic, index, replicas),)))
         await self.until(
             lambda: (
                 node_id in self.state(topic, index).isr and self.state(topic, index).replicas[0] == node_id
             ),
             f"node {node_id} first replica of {topic}-{index}",
         )
-        await metadata.ask(
+        await self._command(
             ElectLeaders(kind=ElectionKind.PREFERRED, partitions=(NamedPartition(topic, index),))
         )
         await self.until(
@@ -275,6 +274,13 @@ class ThreeBrokers:
             ),
             f"node {node_id} to lead {topic}-{index}",
         )
+
+    async def _command(self, command: Reassign | ElectLeaders) -> None:
+        """Send a command that may be repeated; on a busy machine, the controller may change meanwhile."""
+        while True:
+            with suppress(RequestTimedOut):
+                await self.any.metadata.ask(command)
+                return
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition, turn by turn of the event loop."""
