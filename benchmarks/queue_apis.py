@@ -67,7 +67,7 @@ def http() -> QueueApi:
         address = server.addresses["http"]
         return Queue(
             publish=partial(http_load.publish, address, name, value=TEXT),
-            drain=lambda messages, batch, _: http_load.drain(address, name, messages, CONSUMERS, batch),
+            drain=lambda messages, batch, _: http_load.drain_ahead(address, name, messages, CONSUMERS, batch),
         )
 
     return QueueApi(contender=AlpacaMQ(), create=create)

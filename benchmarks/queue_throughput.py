@@ -1,9 +1,10 @@
 """How many messages a second can several consumers receive and acknowledge, and what does each cost?
 
-100 B messages, a backlog to begin with, 8 consumers. By requests of ten and of a hundred: HTTP with JSON,
-against NATS JetStream and Redis streams with their own protocols; SQS against ElasticMQ, which keeps its
-queues in memory. By streams of messages: gRPC against RabbitMQ, with as many in flight on each as are
-acknowledged together, and with more. All clients are raw connections, so that the server is the limit.
+100 B messages, a backlog to begin with, 8 consumers. By requests of ten and of a hundred, each of which
+acknowledges what the one before has received: HTTP with JSON, against NATS JetStream and Redis streams with
+their own protocols; SQS, which has no such request, against ElasticMQ, which keeps its queues in memory. By
+streams of messages: gRPC against RabbitMQ, with as many in flight on each as are acknowledged together, and
+with more. All clients are raw connections, so that the server is the limit.
 """
 
 import time

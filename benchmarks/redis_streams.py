@@ -73,32 +73,42 @@ def publish(address: str, stream: str, turns: Turns, body: bytes, *, connections
 
 
 def drain(address: str, stream: str, messages: int, consumers: int, batch: int) -> None:
-    """Receive and acknowledge exactly `messages`, `batch` at a time, by as many consumers at once."""
+    """Receive and acknowledge exactly `messages`, `batch` at a time, by as many consumers at once.
+
+    What has been received is acknowledged with the request for the next.
+    """
     key = stream.encode()
     left = messages
 
     def consume(name: bytes) -> Dialogue:
         nonlocal left
+        ids: list[bytes] = []
         while left:
             wanted = min(batch, left)
             left -= wanted
-            ids = yield from _entries(
-                _command(
-                    b"XREADGROUP", b"GROUP", GROUP, name, b"COUNT", b"%d" % wanted, b"STREAMS", key, b">"
-                )
+            read = _command(
+                b"XREADGROUP", b"GROUP", GROUP, name, b"COUNT", b"%d" % wanted, b"STREAMS", key, b">"
             )
+            ids = yield from _acknowledged(key, ids, read)
             left += wanted - len(ids)
-            answer = yield _command(b"XACK", key, GROUP, *ids)
-            assert answer == b":%d\r\n" % len(ids), answer
+        yield from _acknowledged(key, ids)
 
     together(address, [consume(b"c%d" % number) for number in range(consumers)])
     assert left == 0, f"{left} messages were not received"
 
 
-def _entries(request: bytes) -> Generator[bytes, bytes, list[bytes]]:
-    """Receive entries; return their ids."""
-    data = yield request
-    while True:
+def _acknowledged(key: bytes, ids: list[bytes], read: bytes = b"") -> Generator[bytes, bytes, list[bytes]]:
+    """Acknowledge entries, and receive the next; return their ids."""
+    acknowledge = _command(b"XACK", key, GROUP, *ids) if ids else b""
+    if not acknowledge + read:
+        return []
+    data = yield acknowledge + read
+    if ids:
+        while b"\r\n" not in data:
+            data += yield b""
+        answer, _, data = data.partition(b"\r\n")
+        assert answer == b":%d" % len(ids), answer
+    while read:
         head = _ENTRIES.match(data)
         if head is not None:
             found = list(_ENTRY.finditer(data, head.end()))
@@ -106,6 +116,7 @@ def _entries(request: bytes) -> Generator[bytes, bytes, list[bytes]]:
                 return [each[1] for each in found]
         assert not data.startswith((b"-", b"*-1")), data[:300]
         data += yield b""
+    return []
 
 
 def _command(*words: bytes) -> bytes:
