@@ -17,12 +17,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 from . import topics
 from .clients import percentile
-from .jars import Unavailable
 from .report import OURS, Report
 from .server_cost import cpu_ns
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import KafkaSource, kafka_source, query_cpu_s, spark_on
+from .spark_sessions import find_kafka_source, query_cpu_s, spark_on
 
 PER_SECOND = 100
 PARTITIONS = 2
@@ -35,11 +34,7 @@ LATE_S = 120.0
 
 
 def run(session: Session, report: Report) -> None:
-    source: KafkaSource | None = None
-    try:
-        source = kafka_source()
-    except Unavailable as error:
-        report.skip("Spark's Kafka source", str(error))
+    source = find_kafka_source(report)
     kinds = {"alpacamq": OURS, **({} if source is None else {"kafka": source.name})}
     with session.server(AlpacaMQ()) as server, spark_on(CORES, source) as spark:
         runs: dict[str, list[Run]] = {kind: [] for kind in kinds}

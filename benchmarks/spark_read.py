@@ -14,11 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from . import topics
 from .clients import Load
-from .jars import Unavailable
 from .report import OURS, Report, counted
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import OLDER, KafkaSource, Run, kafka_source, measure, report_runs, spark_on
+from .spark_sessions import OLDER, KafkaSource, Run, find_kafka_source, measure, report_runs, spark_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +30,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def run(session: Session, report: Report) -> None:
-    source: KafkaSource | None = None
-    try:
-        source = kafka_source(OLDER)
-    except Unavailable as error:
-        report.skip("Spark's Kafka source", str(error))
+    source = find_kafka_source(report, OLDER)
     with session.server(AlpacaMQ()) as server:
         loads = [_written(session, server, partitions) for partitions in PARTITIONS]
         for cores in CORES:

@@ -55,6 +55,15 @@ def kafka_source(*others: str) -> KafkaSource:
     raise Unavailable("; ".join(failures))
 
 
+def find_kafka_source(report: Report, *others: str) -> KafkaSource | None:
+    """Return the source, or None and say in the report why there is none."""
+    try:
+        return kafka_source(*others)
+    except Unavailable as error:
+        report.skip("Spark's Kafka source", str(error))
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One sample: rows a second, and seconds of CPU for each million."""

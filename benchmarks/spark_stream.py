@@ -12,11 +12,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from . import topics
 from .clients import Load
-from .jars import Unavailable
 from .report import OURS, Report, counted
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import KafkaSource, Run, kafka_source, measure, report_runs, spark_on
+from .spark_sessions import Run, find_kafka_source, measure, report_runs, spark_on
 
 SIZE = 100
 PARTITIONS = 2
@@ -29,11 +28,7 @@ POLL_S = 0.02
 
 
 def run(session: Session, report: Report) -> None:
-    source: KafkaSource | None = None
-    try:
-        source = kafka_source()
-    except Unavailable as error:
-        report.skip("Spark's Kafka source", str(error))
+    source = find_kafka_source(report)
     kinds = {"alpacamq": OURS, **({} if source is None else {"kafka": source.name})}
     count = session.scaled(4_000_000, 1_000_000)
     load = Load(topic="streamed", partitions=PARTITIONS, size=SIZE, count=count)

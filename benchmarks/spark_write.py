@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from . import topics
 from .clients import Load
-from .jars import Unavailable
 from .report import OURS, Report
 from .servers import AlpacaMQ, Server
 from .session import Session
-from .spark_sessions import KafkaSource, Run, kafka_source, measure, report_runs, spark_on
+from .spark_sessions import Run, find_kafka_source, measure, report_runs, spark_on
 
 SIZE = 100
 PARTITIONS = 2
@@ -27,11 +26,7 @@ WRITES_TO_WARM_UP = 2
 
 
 def run(session: Session, report: Report) -> None:
-    source: KafkaSource | None = None
-    try:
-        source = kafka_source()
-    except Unavailable as error:
-        report.skip("Spark's Kafka sink", str(error))
+    source = find_kafka_source(report)
     kinds = {"alpacamq": OURS, **({} if source is None else {"kafka": source.sink})}
     count = session.scaled(2_000_000, 100_000)
     load = Load(topic="written", partitions=PARTITIONS, size=SIZE, count=count)
