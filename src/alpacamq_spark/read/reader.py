@@ -283,8 +283,11 @@ def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """Decode the varint at each position; return the values and the next positions."""
     if at.size and int(np.max(at)) > data.size - PADDING_BYTES:
         raise CorruptBatch("a record is cut off")
-    first, second = data[at], data[at + 1]
+    first = data[at]
     is_longer = first >= 0x80
+    if not is_longer.any():
+        return _SHORT[first], at + 1
+    second = data[at + 1]
     high = np.where(is_longer, second & 0x7F, 0).astype(np.uint16)
     values = _SHORT[(first & 0x7F) | high << 7]
     following = at + 1 + is_longer
@@ -468,8 +471,8 @@ _BUILDERS: Mapping[str, Callable[[bytes, Fields, OffsetRange], pa.Array]] = {
 
 # Decompressed bytes per Arrow batch; compressed batches can contain much more than their size.
 _DECODED_BYTES = 16 << 20
-# The limit for tiny records, which take some 170 bytes each while decoding.
-_DECODED_RECORDS = 250_000
+# Arrays of as many numbers stay in the processor's cache, from one step of decoding to the next.
+_DECODED_RECORDS = 32_000
 
 
 def read_range(
