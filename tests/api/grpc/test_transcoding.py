@@ -351,6 +351,7 @@ def test_every_route_has_a_method_or_a_reason() -> None:
         "POST /groups/{group}/heartbeat": "Log.Subscribe",
         "POST /groups/{group}/leave": "Log.Subscribe",
         "GET /groups/{group}/poll": "Queue, Log.Subscribe",
+        "POST /groups/{group}/poll": "Queue",
         "POST /messages/ack": "Queue",
         "POST /messages/nack": "Queue",
         "POST /messages/reject": "Queue",
