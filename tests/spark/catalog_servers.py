@@ -45,7 +45,7 @@ HIVE_SITE = """
 
 
 @contextmanager
-def postgresql(_directory: Path) -> Iterator[str]:
+def postgresql(directory: Path) -> Iterator[str]:
     driver = next((each for each in DRIVERS if find_spec(each)), None)
     if driver is None:
         pytest.skip(f"needs a driver for PostgreSQL: {', '.join(DRIVERS)}")
@@ -66,7 +66,7 @@ def postgresql(_directory: Path) -> Iterator[str]:
         subprocess.run(start, check=True, stdout=subprocess.DEVNULL, cwd=scratch)
         try:
             uri = f"postgresql+{driver}://lake:secret@127.0.0.1:{port}/postgres"
-            yield f'type = "sql"\nuri = "{uri}"\nwarehouse = "lake"\n'
+            yield f'type = "sql"\nuri = "{uri}"\nwarehouse = "{directory}/lake"\n'
         finally:
             stop = [*pg_ctl, "-m", "immediate", "stop"]
             subprocess.run(stop, check=True, capture_output=True, cwd=scratch)
@@ -81,7 +81,7 @@ def glue(directory: Path) -> Iterator[str]:
     try:
         eventually(lambda: _is_open(port))
         yield (
-            'type = "glue"\nwarehouse = "lake"\n[catalog.settings]\n'
+            f'type = "glue"\nwarehouse = "{directory}/lake"\n[catalog.settings]\n'
             f'"glue.endpoint" = "http://127.0.0.1:{port}"\n"glue.region" = "eu-west-1"\n'
             '"glue.access-key-id" = "none"\n"glue.secret-access-key" = "none"\n'
         )
@@ -94,7 +94,7 @@ def glue(directory: Path) -> Iterator[str]:
 def hive(directory: Path) -> Iterator[str]:
     settings = directory / "hive"
     settings.mkdir()
-    (settings / "hive-site.xml").write_text(HIVE_SITE.format(warehouse=directory / "lake"))
+    (settings / "hive-site.xml").write_text(HIVE_SITE.format(warehouse=f"{directory}/lake"))
     port = _free_port()
     with _java(directory, str(settings)) as gateway:
         java = gateway.jvm
@@ -130,7 +130,7 @@ def rest(directory: Path) -> Iterator[str]:
         java = gateway.jvm
         catalog = java.org.apache.iceberg.hadoop.HadoopCatalog()
         catalog.setConf(java.org.apache.hadoop.conf.Configuration())
-        catalog.initialize("lake", {"warehouse": f"file://{directory / 'lake'}"})
+        catalog.initialize("lake", {"warehouse": f"file://{directory}/lake"})
         iceberg, jetty = java.org.apache.iceberg.rest, java.org.sparkproject.jetty
         handler = jetty.ee10.servlet.ServletContextHandler()
         servlet = iceberg.RESTCatalogServlet(iceberg.RESTCatalogAdapter(catalog))
@@ -154,6 +154,7 @@ def _java(directory: Path, first: str) -> Iterator[JavaGateway]:
             redirect_stdout=log,
             redirect_stderr=log,
             return_proc=True,
+            cwd=str(directory),  # Derby writes its log there
         )
         gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
         try:
