@@ -51,6 +51,12 @@ PIPELINES = DOCS / "guide" / "pipelines.md"
 SITE = sorted([README, *DOCS.rglob("*.md")])
 GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+DEVELOPMENT = [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((DOCS / "internals").glob("*.md")),
+    *sorted((DOCS / "decisions").glob("*.md")),
+]
 # The addresses of the APIs in the pages.
 KAFKA, HTTP, SQS, REGISTRY = "localhost:9092", "localhost:8080", "localhost:9324", "localhost:8081"
 GRPC = "localhost:9095"
@@ -629,6 +635,15 @@ def test_links_resolve(page: Path) -> None:
     for target in (*LINK.findall(text), *IMAGE.findall(text)):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", DEVELOPMENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_modules_exist(page: Path) -> None:
+    """A page for developers names a module by its path, or by the end of that."""
+    folders = ("src", "tests", "benchmarks", "scripts")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")]
+    for name in re.findall(r"`((?:[a-z0-9_]+/)*[a-z0-9_]+\.py)`", page.read_text()):
+        assert any(each.endswith(f"/{name}") for each in files), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
