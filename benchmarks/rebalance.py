@@ -77,7 +77,7 @@ def _measure(session: Session, report: Report, server: Server, protocol: str, si
                 floor=FLOOR if server.name == OURS else None,
             )
             report(
-                case=f"{case}, longest that a partition is with nobody",
+                case=f"{case}, longest time that a partition has no owner",
                 server=server.name,
                 unit="s",
                 samples=samples.moves_s,

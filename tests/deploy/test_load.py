@@ -1,4 +1,4 @@
-"""The load scripts of deploy/load against a real broker, for a moment."""
+"""The load scripts of deploy/load run briefly against a real broker."""
 
 import os
 import shlex
