@@ -53,7 +53,7 @@ def run(session: Session, report: Report) -> None:
 
 
 def _sample(topics: int) -> dict[tuple[str, str], float]:
-    figures: dict[tuple[str, str], float] = {}
+    measured: dict[tuple[str, str], float] = {}
 
     def timed(case: str, act: Callable[[], object], times: int = 1) -> None:
         begun = time.process_time()
@@ -61,17 +61,17 @@ def _sample(topics: int) -> dict[tuple[str, str], float]:
             act()
         spent_s = (time.process_time() - begun) / times
         unit, scale = ("ms of CPU", 1e3) if times == 1 else ("µs of CPU", 1e6)
-        figures[case, unit] = spent_s * scale
+        measured[case, unit] = spent_s * scale
 
     first, epochs = _cluster()
     timed("create all topics", lambda: _create(first, topics))
     changes = list(first.image.changes())
-    figures["snapshot", "MB"] = sum(len(key) + len(value or b"") for key, value in changes) / 1e6
+    measured["snapshot", "MB"] = sum(len(key) + len(value or b"") for key, value in changes) / 1e6
     gc.collect()
     tracemalloc.start()
     image = ClusterImage()
     image.apply(changes)
-    figures["image of a node", "MB"] = tracemalloc.get_traced_memory()[0] / 1e6
+    measured["image of a node", "MB"] = tracemalloc.get_traced_memory()[0] / 1e6
     tracemalloc.stop()
     timed("load the snapshot", lambda: ClusterImage().apply(changes))
 
@@ -81,7 +81,7 @@ def _sample(topics: int) -> dict[tuple[str, str], float]:
     beat = Heartbeat(broker_id=VICTIM, broker_epoch=epochs[VICTIM], applied_index=0)
     timed("a heartbeat", lambda: controller.decide(beat, 1), TICKS)
 
-    figures["leaders moved when a broker is lost", "leaders"] = controller.image.led_by(VICTIM)
+    measured["leaders moved when a broker is lost", "leaders"] = controller.image.led_by(VICTIM)
     lost = list[object]()
     timed("lose a broker", lambda: lost.append(controller.connection_lost(VICTIM, is_refused=True)))
     controller.decide(beat, 1)
@@ -89,7 +89,7 @@ def _sample(topics: int) -> dict[tuple[str, str], float]:
     timed("its replicas rejoin", lambda: [controller.decide(each, 1) for each in proposals])
     moved = _moves(topics // 10)
     timed("reassign 10 % of the partitions", lambda: [controller.decide(each, 1) for each in moved])
-    return figures
+    return measured
 
 
 def _cluster() -> tuple[Controller, dict[BrokerId, int]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from .machine import REPOSITORY
-from .report import OURS, Figure, Results, read
+from .report import OURS, Measurement, Results, read
 
 PAGES = (
     REPOSITORY / "docs" / "guide" / "benchmarks.md",
@@ -76,7 +76,7 @@ def _table(name: str) -> str:
     if not path.exists():
         return f"Not measured yet: `python -m benchmarks {name}` does.\n"
     results = read(path)
-    peers = list(dict.fromkeys(each.server for each in results.figures if each.server.startswith(PEERS)))
+    peers = list(dict.fromkeys(each.server for each in results.measurements if each.server.startswith(PEERS)))
     if len({each.split()[0] for each in peers}) > 1:
         return (
             "\n".join([_provenance(results), "", *_by_server(results), "", *_skipped(results)]).rstrip()
@@ -102,25 +102,38 @@ def _by_server(results: Results) -> Iterator[str]:
     heads = ["", "", "", "spread", "server", "client", "others", "resident", "AlpacaMQ is"]
     yield "| " + " | ".join(heads) + " |"
     yield "|---|---" + "|---:" * (len(heads) - 2) + "|"
-    ours = {(each.case, each.unit): each.median for each in results.figures if each.server == OURS}
-    for figure in results.figures:
-        median = ours.get((figure.case, figure.unit))
-        is_ours = figure.server == OURS
-        name = "AlpacaMQ" if is_ours else figure.server
-        compared = "" if is_ours or median is None or not figure.median else f"×{median / figure.median:.3g}"
-        cells = [figure.case, name, _value(figure), _spread(figure), *_cost(figure), compared]
+    ours = {(each.case, each.unit): each.median for each in results.measurements if each.server == OURS}
+    for measurement in results.measurements:
+        median = ours.get((measurement.case, measurement.unit))
+        is_ours = measurement.server == OURS
+        name = "AlpacaMQ" if is_ours else measurement.server
+        compared = (
+            ""
+            if is_ours or median is None or not measurement.median
+            else f"×{median / measurement.median:.3g}"
+        )
+        cells = [
+            measurement.case,
+            name,
+            _value(measurement),
+            _spread(measurement),
+            *_cost(measurement),
+            compared,
+        ]
         yield "| " + " | ".join(cells) + " |"
 
 
 def _highlights() -> str:
     lines = ["| | AlpacaMQ | others |", "|---|---:|---:|"]
     for name, case, unit, words in HIGHLIGHTS:
-        figures = [
-            each for each in read(RESULTS / f"{name}.json").figures if (each.case, each.unit) == (case, unit)
+        measurements = [
+            each
+            for each in read(RESULTS / f"{name}.json").measurements
+            if (each.case, each.unit) == (case, unit)
         ]
         # A client may be missing where it was measured.
-        ours = next((_value(each) for each in figures if each.server == OURS), "not measured")
-        others = ", ".join(f"{each.server} {_value(each)}" for each in figures if each.server != OURS)
+        ours = next((_value(each) for each in measurements if each.server == OURS), "not measured")
+        others = ", ".join(f"{each.server} {_value(each)}" for each in measurements if each.server != OURS)
         lines.append(f"| {words} | {ours} | {others} |")
     return "\n".join(lines) + "\n"
 
@@ -137,37 +150,37 @@ def _provenance(results: Results) -> str:
 
 
 def _rows(results: Results, peer: str | None) -> Iterator[list[str]]:
-    theirs = {(each.case, each.unit): each for each in results.figures if each.server == peer}
-    for figure in results.figures:
-        if figure.server == peer:
+    theirs = {(each.case, each.unit): each for each in results.measurements if each.server == peer}
+    for measurement in results.measurements:
+        if measurement.server == peer:
             continue
-        case = figure.case if figure.server == OURS else f"{figure.server}: {figure.case}"
-        row = [case, _value(figure), _spread(figure), *_cost(figure)]
+        case = measurement.case if measurement.server == OURS else f"{measurement.server}: {measurement.case}"
+        row = [case, _value(measurement), _spread(measurement), *_cost(measurement)]
         if peer is not None:
-            other = theirs.get((figure.case, figure.unit))
-            row += [_value(other) if other else "", _compared(figure)]
+            other = theirs.get((measurement.case, measurement.unit))
+            row += [_value(other) if other else "", _compared(measurement)]
         yield row
 
 
-def _value(figure: Figure) -> str:
-    value = f"{figure.median:,.0f}" if figure.median >= 1000 else f"{figure.median:g}"
-    return f"{value} {figure.unit}"
+def _value(measurement: Measurement) -> str:
+    value = f"{measurement.median:,.0f}" if measurement.median >= 1000 else f"{measurement.median:g}"
+    return f"{value} {measurement.unit}"
 
 
-def _spread(figure: Figure) -> str:
-    return f"{figure.spread:.0%}" if len(figure.samples) > 1 else ""
+def _spread(measurement: Measurement) -> str:
+    return f"{measurement.spread:.0%}" if len(measurement.samples) > 1 else ""
 
 
-def _cost(figure: Figure) -> list[str]:
-    cost = figure.cost
+def _cost(measurement: Measurement) -> list[str]:
+    cost = measurement.cost
     if cost is None:
         return ["", "", "", ""]
     shares = (cost.server_cores, cost.client_cores, cost.others_cores)
     return [*(f"{share:.0%}" for share in shares), f"{cost.server_rss_mib:.0f} MiB"]
 
 
-def _compared(figure: Figure) -> str:
-    return "" if figure.of_peer is None else f"×{figure.of_peer:.3g}"
+def _compared(measurement: Measurement) -> str:
+    return "" if measurement.of_peer is None else f"×{measurement.of_peer:.3g}"
 
 
 if __name__ == "__main__":

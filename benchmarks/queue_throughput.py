@@ -14,7 +14,7 @@ from functools import partial
 
 from . import queue_apis
 from .queue_apis import CONSUMERS, SIZE, Find, QueueApi, compare
-from .report import OURS, Figure, Floor, Report
+from .report import OURS, Floor, Measurement, Report
 from .servers import Server
 from .session import Session
 from .usage import Meter, Usage
@@ -125,11 +125,11 @@ def _report_goal(report: Report, case: Case, peer: str, of: Case, floor: Floor) 
         report(case=case.name, server=OURS, unit=unit, samples=[ours.median / theirs.median], floor=floor)
 
 
-def _rate(report: Report, case: Case, server: str) -> Figure | None:
+def _rate(report: Report, case: Case, server: str) -> Measurement | None:
     return next(
         (
             each
-            for each in report.figures
+            for each in report.measurements
             if (each.case, each.unit) == (case.name, RATE) and each.server.startswith(server)
         ),
         None,

@@ -35,7 +35,7 @@ FLOOR = Floor(at_most=1.0)
 
 
 @dataclass(slots=True)
-class Figures:
+class Samples:
     """Samples of one kind of change."""
 
     took_s: list[float] = field(default_factory=list)
@@ -58,8 +58,8 @@ def _measure(session: Session, report: Report, server: Server, protocol: str, si
     # Creates coordinators, which no server has from the start.
     commits.commit(server.address, "warm-up", TOPIC, {0: 0}, START_S)
     session.settle()
-    figures = uvloop.run(_changes(server, protocol, size, session.repeats))
-    for change, samples in figures.items():
+    measured = uvloop.run(_changes(server, protocol, size, session.repeats))
+    for change, samples in measured.items():
         case = f"{TITLES[protocol]}, {size} members, {change}"
         report(
             case=f"{case}, until all is settled",
@@ -84,9 +84,9 @@ def _measure(session: Session, report: Report, server: Server, protocol: str, si
             )
 
 
-async def _changes(server: Server, protocol: str, size: int, repeats: int) -> dict[str, Figures]:
+async def _changes(server: Server, protocol: str, size: int, repeats: int) -> dict[str, Samples]:
     """Start all members; then repeatedly add and remove one."""
-    starting, coming, going = Figures(), Figures(), Figures()
+    starting, coming, going = Samples(), Samples(), Samples()
     roll = Roll(size * PARTITIONS_EACH)
     crowd = Crowd(server.address, protocol, "group", roll)
     async with crowd:
@@ -106,7 +106,7 @@ async def _changes(server: Server, protocol: str, size: int, repeats: int) -> di
 
 
 async def _change(
-    server: Server, crowd: "Crowd", figures: Figures, members: int, change: Callable[[], Awaitable[None]]
+    server: Server, crowd: "Crowd", measured: Samples, members: int, change: Callable[[], Awaitable[None]]
 ) -> None:
     roll = crowd.roll
     await crowd.observer.mark()
@@ -114,10 +114,10 @@ async def _change(
     with Meter(server.pid) as meter:
         began_at = time.monotonic()
         await change()
-        figures.took_s.append(await roll.settled(members, SETTLE_S) - began_at)
-    figures.usages.append(meter.usage)
-    figures.pauses_s.append(await crowd.observer.longest_gap_s())
-    figures.moves_s.append(roll.longest_move_s)
+        measured.took_s.append(await roll.settled(members, SETTLE_S) - began_at)
+    measured.usages.append(meter.usage)
+    measured.pauses_s.append(await crowd.observer.longest_gap_s())
+    measured.moves_s.append(roll.longest_move_s)
 
 
 class Crowd:

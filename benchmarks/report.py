@@ -40,7 +40,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     server_rss_mib: float
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One measured quantity; the median of its samples may be quoted."""
 
     case: str
@@ -72,7 +72,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     clients: dict[str, str]
     settings: dict[str, dict[str, object]]
     skipped: Sequence[str]
-    figures: Sequence[Figure]
+    measurements: Sequence[Measurement]
 
 
 class Report:
@@ -83,7 +83,7 @@ class Report:
         self.question = question
         self.skipped: list[str] = []
         self.settings: dict[str, dict[str, object]] = {}
-        self.figures: list[Figure] = []
+        self.measurements: list[Measurement] = []
 
     def __call__(
         self,
@@ -97,7 +97,7 @@ class Report:
     ) -> None:
         """Add a result; `usages` is the cost of each sample if it was measured."""
         middle = median(samples)
-        figure = Figure(
+        measurement = Measurement(
             case=case,
             server=server,
             unit=unit,
@@ -110,7 +110,7 @@ class Report:
             floor=floor,
             floor_holds=None if floor is None else floor.holds(middle),
         )
-        self.figures.append(figure)
+        self.measurements.append(measurement)
 
     def skip(self, what: str, reason: str) -> None:
         """Record what was not measured and why."""
@@ -131,20 +131,22 @@ class Report:
             clients=clients,
             settings=self.settings,
             skipped=self.skipped,
-            figures=self._compared(),
+            measurements=self._compared(),
         )
 
-    def _compared(self) -> list[Figure]:
+    def _compared(self) -> list[Measurement]:
         """Return the results, ours with their ratio to the peer's, to its first variant if it has several."""
         peers: dict[tuple[str, str], float] = {}
-        for figure in self.figures:
-            if figure.server != OURS:
-                peers.setdefault((figure.case, figure.unit), figure.median)
+        for measurement in self.measurements:
+            if measurement.server != OURS:
+                peers.setdefault((measurement.case, measurement.unit), measurement.median)
         return [
-            msgspec.structs.replace(figure, of_peer=round(figure.median / peers[figure.case, figure.unit], 3))
-            if figure.server == OURS and peers.get((figure.case, figure.unit))
-            else figure
-            for figure in self.figures
+            msgspec.structs.replace(
+                measurement, of_peer=round(measurement.median / peers[measurement.case, measurement.unit], 3)
+            )
+            if measurement.server == OURS and peers.get((measurement.case, measurement.unit))
+            else measurement
+            for measurement in self.measurements
         ]
 
 
@@ -178,7 +180,7 @@ def table(results: Results) -> str:
         "of peer",
         "floor",
     )
-    rows = [heads, *(_row(figure) for figure in results.figures)]
+    rows = [heads, *(_row(measurement) for measurement in results.measurements)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     lines = [f"\n{results.benchmark}: {results.question}"]
     lines += [
@@ -188,20 +190,20 @@ def table(results: Results) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(figure: Figure) -> tuple[str, ...]:
-    cost = figure.cost
+def _row(measurement: Measurement) -> tuple[str, ...]:
+    cost = measurement.cost
     return (
-        figure.case,
-        figure.server,
-        f"{figure.median:,.0f}" if figure.median >= 1000 else f"{figure.median:g}",
-        figure.unit,
-        f"{figure.spread:.0%}" if len(figure.samples) > 1 else "",
+        measurement.case,
+        measurement.server,
+        f"{measurement.median:,.0f}" if measurement.median >= 1000 else f"{measurement.median:g}",
+        measurement.unit,
+        f"{measurement.spread:.0%}" if len(measurement.samples) > 1 else "",
         f"{cost.server_cores:.0%} core" if cost else "",
         f"{cost.client_cores:.0%} core" if cost else "",
         f"{cost.others_cores:.0%} core" if cost else "",
         f"{cost.server_rss_mib:.0f} MiB" if cost else "",
-        f"x{figure.of_peer:g}" if figure.of_peer is not None else "",
-        "" if figure.floor_holds is None else "holds" if figure.floor_holds else "MISSED",
+        f"x{measurement.of_peer:g}" if measurement.of_peer is not None else "",
+        "" if measurement.floor_holds is None else "holds" if measurement.floor_holds else "MISSED",
     )
 
 

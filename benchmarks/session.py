@@ -41,7 +41,7 @@ class Session:
 
     @property
     def repeats(self) -> int:
-        """Samples per figure."""
+        """Samples per measurement."""
         return 1 if self.is_quick else 3
 
     def scaled(self, full: int, quick: int) -> int:

@@ -86,7 +86,7 @@ def measure(server: Server, work: Callable[[], int]) -> Run:
 
 
 def report_runs(report: Report, case: str, name: str, runs: Sequence[Run], broker: bool = True) -> None:
-    """Add the figures of a case; without those of the broker if it had no part in it."""
+    """Add the measurements of a case; without those of the broker if it had no part in it."""
     spent = "s of CPU per million rows"
     report(case=case, server=name, unit="rows/s", samples=[each.rows_per_s for each in runs])
     report(

@@ -92,8 +92,8 @@ def test_a_highlight_of_a_client_that_was_missing_is_not_measured(
 ) -> None:
     for path in page.RESULTS.glob("*.json"):
         results = report.read(path)
-        kept = [each for each in results.figures if "C client" not in each.case]
-        report.write(msgspec.structs.replace(results, figures=kept), tmp_path)
+        kept = [each for each in results.measurements if "C client" not in each.case]
+        report.write(msgspec.structs.replace(results, measurements=kept), tmp_path)
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     table = page.current("<!-- results: highlights -->\n<!-- end -->")
     assert "| produced, 1 KiB, C client | not measured |  |" in table

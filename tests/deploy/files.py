@@ -24,7 +24,7 @@ class PanelQuery(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """An alert or a recorded figure."""
+    """An alert or a recorded metric."""
 
     name: str
     expression: str
