@@ -1,11 +1,19 @@
 """Topics as queues over HTTP: leases, settling them, dead letters and their way back."""
 
+import asyncio
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from alpacamq.api.rest.handlers.polling import NextPoll, Processed, ack_and_poll
+from alpacamq.broker.later import Later
+from alpacamq.broker.queue.service import Delivery
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable
 from tests.waiting import eventually
 
 from .problems import refused, wrong_field
@@ -128,6 +136,53 @@ def test_acknowledged_messages_make_room_for_the_next(http: httpx.Client, made: 
     query = {"topic": made, "consumer": "one", "wait_ms": "0"}
     refused(http.get("/groups/workers/poll", params=query), 429, "too-many-in-flight")
     assert len(next_poll(http, made, *messages, consumer="one")["messages"]) == 1
+
+
+class MovingQueues:
+    """Queues whose engine is at another broker when it gets the requests of a poll, which are sent on."""
+
+    def __init__(self, error: AlpacaError | None) -> None:
+        self.error = error
+        self.done: list[str] = []
+
+    def settle_later(self, _settlements: object, **_: object) -> Later[list[AlpacaError | None]]:
+        return self._later(self._settle())
+
+    def receive_later(self, _request: object, **_: object) -> Later[list[Delivery]]:
+        return self._later(self._receive())
+
+    def _later(self, rest: Coroutine[Any, Any, Any]) -> Later[Any]:
+        later: Later[Any] = Later()
+        asyncio.get_running_loop().call_soon(later.set_result, rest)
+        return later
+
+    async def _settle(self) -> list[AlpacaError | None]:
+        await asyncio.sleep(0)
+        self.done.append("acknowledged")
+        return [None]
+
+    async def _receive(self) -> list[Delivery]:
+        self.done.append("polled")
+        if self.error is not None:
+            raise self.error
+        return []
+
+
+@pytest.mark.parametrize("error", [None, CoordinatorUnavailable("gone")])
+async def test_messages_are_acknowledged_before_a_poll_that_another_broker_has_to_answer(
+    error: AlpacaError | None,
+) -> None:
+    queues = MovingQueues(error)
+    call: Any = SimpleNamespace(
+        parameters=NextPoll(group="workers", topic="orders"),
+        body=Processed(receipts=["a receipt"]),
+        backend=SimpleNamespace(broker=SimpleNamespace(queues=queues)),
+        request=SimpleNamespace(peer="127.0.0.1"),
+        sees_all=True,
+    )
+    with nullcontext() if error is None else pytest.raises(type(error)):
+        assert (await ack_and_poll(call)).messages == []
+    assert queues.done == ["acknowledged", "polled"]
 
 
 @pytest.mark.parametrize(

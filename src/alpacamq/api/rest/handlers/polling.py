@@ -218,7 +218,7 @@ def ack_and_poll(call: Call[NextPoll, Processed]) -> Later[QueuePoll]:
     if outcomes.done():  # it is the work that is left
         return Later.of(_poll_after(call, topic, receipts, outcomes))
     # Both in one turn, so that they are one record of the queue's state.
-    return _poll_queue(call, topic).map(partial(_acknowledged, receipts, outcomes))
+    return _poll_queue(call, topic).then(partial(_acknowledged, receipts, outcomes))
 
 
 async def _poll_after(
@@ -229,15 +229,30 @@ async def _poll_after(
 
 
 def _acknowledged(
-    receipts: Sequence[str], outcomes: Outcomes, polled: QueuePoll
-) -> QueuePoll | Coroutine[Any, Any, QueuePoll]:
-    if (found := outcomes.value()) is None:
+    receipts: Sequence[str],
+    outcomes: Outcomes,
+    polled: QueuePoll | Exception | Coroutine[Any, Any, QueuePoll],
+) -> QueuePoll | Exception | Coroutine[Any, Any, QueuePoll]:
+    if (found := outcomes.value()) is None or isinstance(polled, Coroutine):
         return _acknowledged_later(receipts, outcomes, polled)
-    return _with_refused(receipts, found, polled)
+    return polled if isinstance(polled, Exception) else _with_refused(receipts, found, polled)
 
 
-async def _acknowledged_later(receipts: Sequence[str], outcomes: Outcomes, polled: QueuePoll) -> QueuePoll:
-    return _with_refused(receipts, await outcomes, polled)
+async def _acknowledged_later(
+    receipts: Sequence[str],
+    outcomes: Outcomes,
+    polled: QueuePoll | Exception | Coroutine[Any, Any, QueuePoll],
+) -> QueuePoll:
+    """Acknowledge before the rest of the poll, which may take longer than the leases last, or fail."""
+    try:
+        found = await outcomes
+    except BaseException:
+        if isinstance(polled, Coroutine):
+            polled.close()
+        raise
+    if isinstance(polled, Exception):
+        raise polled
+    return _with_refused(receipts, found, await polled if isinstance(polled, Coroutine) else polled)
 
 
 def _with_refused(
