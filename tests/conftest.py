@@ -58,7 +58,11 @@ class _FailuresAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._terminal.ensure_newline()
-            self._terminal.write_line(f"failed: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = "" if crash is None else f": {crash.message.partition(chr(10))[0]}"
+            self._terminal.write_line(
+                f"failed: {report.nodeid} ({report.when}, {report.duration:.0f} s){reason}"
+            )
 
 
 @pytest.hookimpl(wrapper=True)
