@@ -639,11 +639,18 @@ def test_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", DEVELOPMENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_modules_exist(page: Path) -> None:
-    """A page for developers names a module by its path, or by the end of that."""
+    """A page for developers names a module by its path, or by the end of that beside the package."""
+    text = page.read_text()
     folders = ("src", "tests", "benchmarks", "scripts")
     files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")]
-    for name in re.findall(r"`((?:[a-z0-9_]+/)*[a-z0-9_]+\.py)`", page.read_text()):
-        assert any(each.endswith(f"/{name}") for each in files), name
+    packages = re.findall(r"`((?:[a-z0-9_]+/)+)(?:[a-z0-9_]+\.py)?`", text)
+    for name in re.findall(r"`((?:[a-z0-9_]+/)*[a-z0-9_]+\.py)`", text):
+        found = [each for each in files if each.endswith(f"/{name}")]
+        if len(found) > 1 and "/" not in name:
+            found = [
+                each for each in found if each.endswith(tuple(f"/{package}{name}" for package in packages))
+            ]
+        assert found, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -104,12 +104,18 @@ def hive(directory: Path) -> Iterator[str]:
         arguments = gateway.new_array(java.String, 2)
         arguments[0], arguments[1] = "-p", str(port)
 
+        ended: list[Exception] = []
+
         def serve() -> None:
-            with suppress(Py4JError, OSError):
+            try:
                 metastore.HiveMetaStore.main(arguments)
+            except (Py4JError, OSError) as error:  # also when the test ends the process
+                ended.append(error)
 
         threading.Thread(target=serve, daemon=True).start()
-        eventually(lambda: _is_open(port))
+        eventually(lambda: _is_open(port) or ended)
+        if ended:
+            raise ended[0]
         # PySpark's jars are those of Hive 2, which has no type for a time with a time zone.
         yield (
             f'type = "hive"\nuri = "thrift://127.0.0.1:{port}"\n'
@@ -145,7 +151,7 @@ def rest(directory: Path) -> Iterator[str]:
 def _java(directory: Path, first: str) -> Iterator[JavaGateway]:
     """Start a Java process with the classes of PySpark, behind those of `first`."""
     [jar] = SPARK_JARS.glob("py4j*.jar")
-    with (directory / "java.log").open("wb") as log:
+    with (directory / "java.log").open("w") as log:
         port, process = launch_gateway(
             jarpath=str(jar),
             classpath=f"{first}:{SPARK_JARS}/*",

@@ -16,14 +16,22 @@ from alpacamq.telemetry.tracing import ClientApi
 
 
 async def settle(
-    broker: Broker, caller: Caller, settlements: Sequence[Receipted], api: ClientApi
+    broker: Broker,
+    caller: Caller,
+    settlements: Sequence[Receipted],
+    api: ClientApi,
+    *,
+    only: QueueId | None = None,
 ) -> list[AlpacaError | None]:
-    """Settle the deliveries that a client may settle; return None or an error for each, in order."""
+    """Settle the deliveries that a client may settle; return None or an error for each, in order.
+
+    Receipts of another queue than `only` are refused.
+    """
     if not broker.access.limits(caller):
-        return await broker.queues.settle(settlements, api=api)
+        return await broker.queues.settle_later(settlements, only=only, api=api)
     results = [await _refusal(broker, caller, each) for each in settlements]
     allowed = [each for each, error in zip(settlements, results, strict=True) if error is None]
-    outcomes = iter(await broker.queues.settle(allowed, api=api))
+    outcomes = iter(await broker.queues.settle_later(allowed, only=only, api=api))
     return [next(outcomes) if error is None else error for error in results]
 
 

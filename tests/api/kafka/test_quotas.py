@@ -389,9 +389,6 @@ def test_connections_that_each_use_a_little_are_throttled_together(
     secured: SecuredBroker, topic_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_connection, "SETTLED_AT_ONCE", 10)
-    # Time stands still, so that nothing is saved up while a busy machine takes long.
-    now = monotonic()
-    monkeypatch.setattr(secured.broker.quotas, "now", lambda: now)
     limit(secured, "producer_byte_rate", 100 * RATE, user=ALICE)
     with ExitStack() as stack:
         # Each uses less than its credit, and all together more than can be saved up.

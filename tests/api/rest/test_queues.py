@@ -122,11 +122,12 @@ def test_a_poll_names_the_receipts_that_it_refuses(http: httpx.Client, made: str
     answer = next_poll(http, made, stale, good, other, {"receipt": "garbage"})
     assert [(each["receipt"], each["error"]["type"].rpartition(":")[2]) for each in answer["refused"]] == [
         (stale["receipt"], "stale-receipt"),
+        (other["receipt"], "invalid-receipt"),
         ("garbage", "invalid-receipt"),
     ]
     assert [each["value"] for each in answer["messages"]] == ["c"]
     assert totals_of(http, made) == (1, 2, 0)
-    assert totals_of(http, topic) == (1, 0, 0)
+    assert totals_of(http, topic) == (0, 1, 0)
 
 
 def test_acknowledged_messages_make_room_for_the_next(http: httpx.Client, made: str) -> None:

@@ -36,6 +36,7 @@ from alpacamq.node.cluster import ClusterConfig, NodeListener
 from alpacamq.telemetry.metrics import Metrics
 from tests.ports import free_ports
 
+COMMAND_ATTEMPTS = 3
 SOON_SECONDS = 30
 HEARTBEAT_MS = 300
 DEAD_MS = 3000
@@ -277,10 +278,11 @@ class ThreeBrokers:
 
     async def _command(self, command: Reassign | ElectLeaders) -> None:
         """Send a command that may be repeated; on a busy machine, the controller may change meanwhile."""
-        while True:
+        for _ in range(COMMAND_ATTEMPTS):
             with suppress(RequestTimedOut):
                 await self.any.metadata.ask(command)
                 return
+        raise AssertionError(f"the controller did not answer: {command}")
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition, turn by turn of the event loop."""

@@ -166,7 +166,7 @@ class QueuePoll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Processed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deliveries of a queue that were processed since the last poll, by their receipts."""
+    """Deliveries of this queue that were processed since the last poll, by their receipts."""
 
     receipts: Annotated[list[Receipt], Meta(max_length=MAX_RECEIPTS)] = []
 
@@ -214,7 +214,8 @@ def ack_and_poll(call: Call[NextPoll, Processed]) -> Later[QueuePoll]:
     receipts = call.body.receipts
     if not receipts:
         return _poll_queue(call, topic)
-    outcomes = _outcomes(call, [Receipted(receipt=each, action=Action.ACK) for each in receipts])
+    settlements = [Receipted(receipt=each, action=Action.ACK) for each in receipts]
+    outcomes = _outcomes(call, settlements, only=QueueId(call.parameters.group, topic))
     if outcomes.done():  # it is the work that is left
         return Later.of(_poll_after(call, topic, receipts, outcomes))
     # Both in one turn, so that they are one record of the queue's state.
@@ -515,11 +516,13 @@ def _settled(call: Call[Nothing, Any], settlements: Sequence[Receipted]) -> Sett
     return _outcomes(call, settlements).map(partial(_settled_messages, settlements))
 
 
-def _outcomes(call: Call[Any, Any], settlements: Sequence[Receipted]) -> Outcomes:
+def _outcomes(
+    call: Call[Any, Any], settlements: Sequence[Receipted], *, only: QueueId | None = None
+) -> Outcomes:
     broker = call.backend.broker
     if call.sees_all:
-        return broker.queues.settle_later(settlements, api=ClientApi.HTTP)
-    return Later.of(settle(broker, call.caller, settlements, ClientApi.HTTP))
+        return broker.queues.settle_later(settlements, only=only, api=ClientApi.HTTP)
+    return Later.of(settle(broker, call.caller, settlements, ClientApi.HTTP, only=only))
 
 
 def _settled_messages(
@@ -564,14 +567,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=NextPoll,
         body=Processed,
         answers=(QueuePoll,),
-        errors=(
-            UnknownTopic,
-            PolicyViolation,
-            InvalidGroupId,
-            TooManyGroups,
-            TooManyInFlight,
-            TooManyWaiting,
-        ),
+        errors=_QUEUE_ERRORS,
         quota=QuotaKey.FETCH,
     ),
     Route(
