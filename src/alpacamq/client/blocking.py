@@ -152,6 +152,8 @@ class TopicProducer(Generic[T]):
         self._handed_over: deque[tuple[NewRecord, Delivery]] = deque()
         self._room = threading.BoundedSemaphore(_MAX_HANDED_OVER)
         self._draining: asyncio.Task[None] | None = None
+        # Set by any thread when `_drain` has been asked for, and cleared when it begins.
+        self._is_drain_due = False
         # The first message that could not even be buffered since the last flush.
         self._failed: Delivery | None = None
         self._is_open = False
@@ -212,12 +214,14 @@ class TopicProducer(Generic[T]):
         self.loop.check()
         self._room.acquire()
         self._handed_over.append((new, delivery))
-        if len(self._handed_over) == 1:
+        if not self._is_drain_due:
+            self._is_drain_due = True
             self.loop.call(self._drain)
         return delivery
 
     def _drain(self) -> None:
         """Pass messages on to the producer, in the event loop."""
+        self._is_drain_due = False  # before it looks, so that what is added from now on asks again
         if self._draining is None or self._draining.done():
             self._draining = asyncio.get_running_loop().create_task(self._pass_on())
 

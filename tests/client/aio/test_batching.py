@@ -188,6 +188,19 @@ def test_a_batch_that_was_sent_expires_as_perhaps_written_and_keeps_the_order() 
     assert sent(queue) is second
 
 
+def test_a_batch_that_waits_and_is_sent_on_for_the_sake_of_later_ones_expires_as_perhaps_written() -> None:
+    queue = new_queue()
+    first = add(queue, 3)
+    add(queue, 4, deadline=DEADLINE + 10)
+    for batch in (sent(queue), sent(queue)):
+        queue.retry(batch, DEADLINE + 1, in_doubt=False)
+    queue.expire(DEADLINE)
+    assert isinstance(first.error, DeliveryTimedOut)
+    assert first.error.is_sent
+    assert not first.error.retriable
+    assert send(queue, now=DEADLINE + 1) is first
+
+
 def test_when_all_that_was_sent_has_expired_the_next_starts_as_another_producer() -> None:
     queue = new_queue()
     add(queue, 3)

@@ -1,6 +1,7 @@
 """Producers against a real broker: delivery, order, bounds, retries and cancellation."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,7 +25,9 @@ from alpacamq.model.batch import Codec
 from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Header
+from tests.brokers import Broker
 from tests.ports import free_ports
+from tests.waiting import soon
 
 
 async def read(cluster: Cluster, topic: str) -> list[ConsumedRecord]:
@@ -88,6 +91,36 @@ async def test_every_acks_writes(cluster: Cluster, topic: str, acks: Acks) -> No
             while len(records := await read(cluster, topic)) < 5:
                 pass
     assert [record.value for record in records] == [b"%d" % number for number in range(5)]
+
+
+async def test_without_acknowledgements_a_broker_that_reads_late_holds_up_the_producer_and_gets_everything(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    count = 20_000  # more than sockets take
+    settings = ProducerSettings(acks=Acks.NONE, buffer_bytes=1 << 20)
+    async with Producer(cluster, settings) as producer:
+        await (await producer.put(topic, b"first", partition=0))
+        connection = cluster.open_connection(1, producer)
+        assert connection is not None
+
+        async def put_all() -> None:
+            for _ in range(count):
+                await producer.put(topic, bytes(1000), partition=0)
+
+        broker.process.send_signal(signal.SIGSTOP)
+        try:
+            putting = asyncio.ensure_future(put_all())
+            await soon(lambda: putting.done() or (producer.is_full and not connection.is_writable))
+            assert not putting.done()
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        await putting
+        await producer.flush()
+    async with Reader(cluster, topic) as reader:
+        found = 0
+        async with asyncio.timeout(60):
+            while found < 1 + count:
+                found += len(await reader.take(1000))
 
 
 async def test_a_full_buffer_refuses_records_until_there_is_room(cluster: Cluster, topic: str) -> None:

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import pytest
@@ -112,6 +114,32 @@ def test_threads_share_a_client(client: alpacamq.Client, topic: str) -> None:
         for each in threads:
             each.join(60)
     assert len({message.value for message in messages.read(until="latest")}) == 8 * 51
+
+
+def test_messages_that_two_threads_hand_over_at_once_are_sent(client: alpacamq.Client, topic: str) -> None:
+    messages = client.topic(topic, value=str)
+
+    class InTurns(deque[Any]):
+        """While one thread adds a message, another adds one, too."""
+
+        def append(self, item: Any) -> None:
+            super().append(item)
+            if not others:
+                others.append(threading.Thread(target=send_another))
+                others[0].start()
+                others[0].join()
+
+    others: list[threading.Thread] = []
+    deliveries = []
+    with messages.producer() as producer:
+
+        def send_another() -> None:
+            deliveries.append(producer.send("another"))
+
+        producer._handed_over = InTurns()
+        deliveries.append(producer.send("one"))
+        eventually(lambda: not producer._handed_over, what="the messages are passed on")
+        assert [each.result(30).topic for each in deliveries] == [topic, topic]
 
 
 def test_a_client_used_before_a_fork_raises_after_it(client: alpacamq.Client, topic: str) -> None:

@@ -321,13 +321,14 @@ class PartitionQueue:
         while self.queued and self.queued[0].deadline <= now:
             batch = self.queued.popleft()
             self._end(batch, _timed_out(batch, is_sent=batch.is_in_doubt))
+        is_sent_on = any(
+            batch.state is State.IN_FLIGHT or not (batch.is_done or batch.deadline <= now)
+            for batch in self._sequenced
+        )
         for batch in self._sequenced:
             if batch.deadline <= now and not batch.is_done:
-                is_sent = batch.is_in_doubt or batch.state is State.IN_FLIGHT
-                batch.finish(_timed_out(batch, is_sent=is_sent))
-        if self._sequenced and all(
-            batch.is_done and batch.state is not State.IN_FLIGHT for batch in self._sequenced
-        ):
+                batch.finish(_timed_out(batch, is_sent=batch.is_in_doubt or is_sent_on))
+        if self._sequenced and not is_sent_on:
             self._sequenced.clear()
             self.is_resetting = True
 

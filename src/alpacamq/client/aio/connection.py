@@ -8,7 +8,8 @@ import asyncio
 import inspect
 import ssl
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar, cast
@@ -46,6 +47,8 @@ R = TypeVar("R", bound=Message)
 
 # From the name lookup to the end of the login.
 CONNECT_S = 10.0
+# For sending what was written when a connection is closed.
+CLOSE_S = 10.0
 MAX_IN_FLIGHT = 100
 _SCRATCH_BYTES = 64 << 10
 # Share of a session after which another connection takes its place.
@@ -80,6 +83,9 @@ class Connection(asyncio.BufferedProtocol):
         # A new connection is needed after it: the session of the login ends soon.
         self._expires_at = inf
         self._is_writable = True
+        # Whether requests were sent that have no response: nothing shows how much of them has left.
+        self._has_told = False
+        self._when_writable: Callable[[], None] | None = None
         # Callers that wait for a place among the requests in flight.
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -99,6 +105,15 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         return len(self._pending)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket takes what is written; otherwise it is buffered without a limit."""
+        return self._is_writable
+
+    def when_writable(self, act: Callable[[], None]) -> None:
+        """Call `act` once when the connection is writable again, or fails."""
+        self._when_writable = act
 
     async def call(self, request: Message, answer: type[R], *, timeout_s: float) -> R:
         """Send a request in the highest common version and return the response."""
@@ -121,10 +136,11 @@ class Connection(asyncio.BufferedProtocol):
         return cast("asyncio.Future[R]", sent.response)
 
     def tell(self, request: Message) -> None:
-        """Send a request without a response: a Produce with acks=0."""
+        """Send a request without a response: a Produce with acks=0. The caller waits until it is writable."""
         api = API_OF[type(request)]
         version = common_version(api, self._spoken.get(api.key), self.address)
         self._correlation_id += 1
+        self._has_told = True
         self._write(
             request_frame(api, version, self._correlation_id, encode(request, version), self._client_id)
         )
@@ -157,9 +173,12 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection at once; requests in flight end with the error."""
         if self._failure is not None:
             return
-        self._failure = error
         if self._transport is not None:
             self._transport.abort()
+        self._end_requests(error)
+
+    def _end_requests(self, error: Exception) -> None:
+        self._failure = error
         for sent in self._pending:
             if sent.timer is not None:
                 sent.timer.cancel()
@@ -172,10 +191,19 @@ class Connection(asyncio.BufferedProtocol):
             if not place.done():
                 place.set_result(None)
         self._waiting.clear()
+        self._call_when_writable()
 
     async def close(self) -> None:
-        """Close the connection and wait until the socket is."""
-        self.fail(Closed(f"the connection to {self.address} is closed"))
+        """Close the connection and wait until the socket is. Requests without a response are sent before."""
+        closed = Closed(f"the connection to {self.address} is closed")
+        if self._transport is not None and self._has_told and self._failure is None:
+            self._transport.close()
+            self._end_requests(closed)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.shield(self._lost)
+            self._transport.abort()
+        self.fail(closed)
         if self._transport is not None:
             await asyncio.shield(self._lost)
 
@@ -208,6 +236,12 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_writable = True
         self._wake_next()
+        self._call_when_writable()
+
+    def _call_when_writable(self) -> None:
+        act, self._when_writable = self._when_writable, None
+        if act is not None:
+            act()
 
     def _wake_next(self) -> None:
         while self._waiting:

@@ -546,6 +546,9 @@ class Producer:
                 self._start(f"connection to {node_id}", self._connect(node_id, leader, queues))
             return
         while leader.in_flight < self._settings.requests_in_flight:
+            if self._settings.acks is Acks.NONE and not connection.is_writable:
+                connection.when_writable(self._pump_soon)
+                return
             batches = self._take_ready(queues, now)
             if not batches:
                 return
