@@ -177,6 +177,8 @@ class RawConnection:
         )
         self.h2.config.validate_outbound_headers = False
         self.events: list[Any] = []
+        # Whether the server may send more for what has arrived.
+        self.is_reading = True
 
     def begin(self) -> None:
         self.h2.initiate_connection()
@@ -215,7 +217,7 @@ class RawConnection:
         if not data:
             return False
         for event in self.h2.receive_data(data):
-            if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
+            if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length and self.is_reading:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self.events.append(event)
         self.flush()

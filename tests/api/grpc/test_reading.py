@@ -6,6 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import grpc
+import h2.events
+import httpx
 import pytest
 from confluent_kafka import Producer
 
@@ -17,6 +19,7 @@ from alpacamq.v1 import log_pb2 as pb
 from alpacamq.v1 import messages_pb2 as m
 from alpacamq.v1 import producer_pb2 as p
 from tests.brokers import Broker
+from tests.waiting import soon
 
 from .client import Client, connected, raw_connection, refusal
 from .streams import (
@@ -266,6 +269,29 @@ async def test_a_member_reads_commits_and_is_continued_by_the_next(broker: Broke
             "/alpacamq.v1.Groups/DescribeGroup", g.DescribeGroupRequest, g.GroupDescription
         )
         assert not (await describe(g.DescribeGroupRequest(group=group))).members
+
+
+async def test_what_a_client_has_no_room_for_is_not_committed_as_sent(broker: Broker) -> None:
+    group = _name("group")
+    async with connected(broker.grpc_address) as client, raw_connection(broker.grpc_address) as raw:
+        topic = _name()
+        await create_topic(client, topic)
+        await send(client, topic, *[record(bytes(10_000)) for _ in range(30)])
+        raw.is_reading = False
+        raw.begin()
+        number = raw.call("/alpacamq.v1.Log/Subscribe")
+        opened = pb.SubscribeRequest(open=pb.SubscribeOpen(group=group, topics=[topic]))
+        raw.send(number, opened.SerializeToString())
+        while sum(len(each.data) for each in raw.events if isinstance(each, h2.events.DataReceived)) < 65_535:
+            assert await raw.receive()
+        raw.send(number, pb.SubscribeRequest(commit=pb.CommitOffsets()).SerializeToString())
+        async with httpx.AsyncClient(base_url=f"http://{broker.http_address}", timeout=30) as http:
+
+            async def committed() -> list[int]:
+                answer = await http.get(f"/groups/{group}/offsets")
+                return [each["offset"] for each in answer.json()["offsets"]] if answer.is_success else []
+
+            assert await soon(committed) == [0]
 
 
 async def test_partitions_move_when_the_client_has_released_them(broker: Broker) -> None:

@@ -105,10 +105,12 @@ async def open_subscription(
 class _Assigned:
     """A partition of the member."""
 
-    __slots__ = ("cursor", "is_paused", "version")
+    __slots__ = ("cursor", "is_paused", "sent_offset", "version")
 
     def __init__(self, cursor: PartitionCursor) -> None:
         self.cursor = cursor
+        # What is before it was sent; the cursor is ahead while a chunk waits for the client.
+        self.sent_offset = cursor.next_offset
         self.is_paused = False
         # Changes with every seek: what was read before is not sent.
         self.version = 0
@@ -370,6 +372,7 @@ class Subscription:
         (offset,) = await resolve(self._broker, [(view, seek.position)], committed=self._committed)
         found.version += 1
         found.cursor = self._cursor(view, offset)
+        found.sent_offset = offset
         self._changed.set()
 
     async def _commit(self, commit: pb.CommitOffsets) -> None:
@@ -394,7 +397,7 @@ class Subscription:
             )
             for each in commit.offsets
         ] or [
-            OffsetToCommit(topic=topic, partition=partition, offset=each.cursor.next_offset)
+            OffsetToCommit(topic=topic, partition=partition, offset=each.sent_offset)
             for (topic, partition), each in self._assigned.items()
         ]
         for topic in {each.topic for each in offsets}:
@@ -452,6 +455,8 @@ class Subscription:
                         return any_sent
                     await self._send_chunk(identity, chunk)
                     begin = cursor.next_offset
+                    if assigned.version == version:
+                        assigned.sent_offset = chunk.next_offset
                     any_sent = True
         except OffsetOutOfRange:
             await self._reset(identity, assigned)
@@ -477,7 +482,8 @@ class Subscription:
         if bounds.start_offset <= assigned.cursor.next_offset <= bounds.end_offset:
             await asyncio.sleep(UNAVAILABLE_SECONDS)  # a new leader does not know its end yet
         elif self._is_read(identity, assigned, version):
-            assigned.cursor.next_offset = start_of(bounds, self._opened.start, committed=self._committed)
+            start = start_of(bounds, self._opened.start, committed=self._committed)
+            assigned.cursor.next_offset = assigned.sent_offset = start
 
     async def _send_chunk(self, identity: TopicPartition, chunk: Chunk) -> None:
         topic = self._call.local_topic(identity.topic)
