@@ -1,6 +1,7 @@
 """Transactions against a real broker: commit, abort, offsets, fencing."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -11,6 +12,8 @@ from alpacamq.client.aio.reader import FetchSettings, Reader
 from alpacamq.client.aio.transactions import State, TransactionalProducer
 from alpacamq.client.errors import ProducerFenced, RecordRejected, TransactionAborted
 from alpacamq.model.ids import TopicName, TopicPartition
+from tests.brokers import Broker
+from tests.waiting import soon
 
 
 async def committed(cluster: Cluster, topic: str) -> list[bytes]:
@@ -161,6 +164,43 @@ async def test_a_cancelled_task_aborts_its_transaction(cluster: Cluster, topic: 
     settings = FetchSettings(isolation=Isolation.UNCOMMITTED)
     async with Reader(cluster, topic, until="now", settings=settings) as reader:
         assert sorted([record.value or b"" async for record in reader]) == [b"coffee", b"tea"]
+
+
+async def test_an_error_of_an_aborted_transaction_is_not_raised_in_the_next(
+    cluster: Cluster, topic: str
+) -> None:
+    settings = ProducerSettings(max_request_bytes=4 << 20)
+    async with TransactionalProducer(cluster, topic, settings=settings) as producer:
+        transaction = producer.transaction()
+        await transaction.put(topic, bytes(2 << 20))
+        await soon(lambda: transaction.state is State.FAILED)
+        with pytest.raises(TransactionAborted, match="MESSAGE_TOO_LARGE"):
+            await transaction.commit()
+        async with producer.transaction() as following:
+            await following.put(topic, b"next")
+    assert await committed(cluster, topic) == [b"next"]
+
+
+async def test_a_transaction_that_is_cancelled_while_it_commits_is_aborted(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    async with TransactionalProducer(cluster, topic) as producer:
+        transaction = producer.transaction()
+        await (await transaction.put(topic, b"tea", partition=0))
+        broker.process.send_signal(signal.SIGSTOP)
+        try:
+            await transaction.put(topic, b"more tea", partition=0)
+            committing = asyncio.ensure_future(transaction.commit())
+            await asyncio.sleep(0)
+            committing.cancel()
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+        assert transaction.state is State.ABORTED
+        async with producer.transaction() as following:
+            await following.put(topic, b"coffee")
+    assert await committed(cluster, topic) == [b"coffee"]
 
 
 async def test_one_transaction_at_a_time(cluster: Cluster, topic: str) -> None:

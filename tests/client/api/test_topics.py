@@ -109,6 +109,23 @@ async def test_a_transaction_moves_messages_and_offsets_together(mq: aio.Client,
             assert (await anext(consumer)).value == "m2"
 
 
+async def test_a_transactional_id_can_be_taken_back_from_another_client(
+    mq: aio.Client, url: str, topic: str
+) -> None:
+    messages = mq.topic(topic, value=str)
+    async with aio.connect(url) as other:
+        async with mq.transaction(topic) as tx:
+            await tx.send(messages, "one")
+        async with other.transaction(topic) as tx:
+            await tx.send(other.topic(topic, value=str), "two")
+        with pytest.raises(alpacamq.AlpacaError):
+            async with mq.transaction(topic) as tx:
+                await tx.send(messages, "fenced")
+        async with mq.transaction(topic) as tx:
+            await tx.send(messages, "three")
+    assert sorted(await values(messages.read(until="latest"))) == ["one", "three", "two"]
+
+
 @pytest.mark.parametrize("setting", ["true", "false"], ids=["over Kafka", "over gRPC"])
 async def test_a_delayed_message_arrives_later(
     mq: aio.Client, broker: Broker, topic: str, setting: str

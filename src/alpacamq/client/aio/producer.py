@@ -464,6 +464,10 @@ class Producer:
 
     # For transactions.
 
+    def forget_errors(self) -> None:
+        """Do not raise errors of records so far: their transaction is aborted."""
+        self._unreported = None
+
     @property
     def identity(self) -> Identity | None:
         return self._identity

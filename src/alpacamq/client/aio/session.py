@@ -149,6 +149,7 @@ class Session:
                             request_s=self.timeout_s,
                         )
                     )
+                    self._stack.push_async_callback(self._close_transactional)
         return self._cluster
 
     async def producer(self) -> Producer:
@@ -163,21 +164,32 @@ class Session:
         return self._producer
 
     async def transactional(self, transactional_id: str, timeout_ms: int) -> TransactionalProducer:
-        """Return the producer of a transactional id, which fences others with the id when it is opened."""
-        self._check()
-        if transactional_id not in self._transactional:
-            cluster = await self.cluster()
-            async with self._opening:
-                if transactional_id not in self._transactional:
-                    if len(self._transactional) >= MAX_TRANSACTIONAL:
-                        raise ValueError(f"more than {MAX_TRANSACTIONAL} transactional ids in one client")
-                    producer = TransactionalProducer(cluster, transactional_id, timeout_ms=timeout_ms)
-                    self._transactional[transactional_id] = await self._stack.enter_async_context(producer)
-        return self._transactional[transactional_id]
+        """Return the producer of a transactional id, which fences others with the id when it is opened.
 
-    def fenced(self, transactional_id: str) -> None:
-        """Forget a producer that another one has taken over from, so that the next one can take over."""
-        self._transactional.pop(transactional_id, None)
+        One that was fenced, or is in doubt, is replaced by another.
+        """
+        self._check()
+        known = self._transactional.get(transactional_id)
+        if known is not None and not known.has_ended:
+            return known
+        cluster = await self.cluster()
+        async with self._opening:
+            known = self._transactional.get(transactional_id)
+            if known is not None and known.has_ended:
+                del self._transactional[transactional_id]
+                await known.close()
+                known = None
+            if known is None:
+                if len(self._transactional) >= MAX_TRANSACTIONAL:
+                    raise ValueError(f"more than {MAX_TRANSACTIONAL} transactional ids in one client")
+                known = TransactionalProducer(cluster, transactional_id, timeout_ms=timeout_ms)
+                await known.open()
+                self._transactional[transactional_id] = known
+        return known
+
+    async def _close_transactional(self) -> None:
+        for each in self._transactional.values():
+            await each.close()
 
     async def send_delayed(
         self,

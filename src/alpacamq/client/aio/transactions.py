@@ -84,7 +84,10 @@ class Transaction:
             return
         if error is None:
             await self.commit()
-            return
+        else:
+            await self._abort_after(error)
+
+    async def _abort_after(self, error: BaseException) -> None:
         try:
             await self.abort()
         except ClientError as failure:
@@ -170,6 +173,9 @@ class Transaction:
                 await self._owner.producer.flush()
             except ClientError as error:
                 self.failed(error)
+            except BaseException as error:
+                await self._abort_after(error)
+                raise
         if self._error is not None:
             await self.abort()
             raise TransactionAborted(f"the transaction was aborted: {self._error}") from self._error
@@ -181,13 +187,16 @@ class Transaction:
             return
         producer = self._owner.producer
         producer.abandon(TransactionAborted("the transaction was aborted"))
-        await producer.settled()
         await self._end(committed=False)
 
     async def _end(self, *, committed: bool) -> None:
-        if self._adding is not None:
-            await asyncio.wait([self._adding])
+        producer = self._owner.producer
         try:
+            if not committed:
+                await producer.settled()
+                producer.forget_errors()
+            if self._adding is not None:
+                await asyncio.wait([self._adding])
             if self._added or self._wanted or self._groups:
                 await self._owner.end(committed=committed)
             self.state = State.COMMITTED if committed else State.ABORTED
@@ -266,21 +275,35 @@ class TransactionalProducer:
         self._is_in_doubt = False
 
     @property
+    def has_ended(self) -> bool:
+        """Whether no transaction can begin any more: another one has the id, or an outcome is unknown."""
+        return self._fenced is not None or self._is_in_doubt
+
+    @property
     def identity(self) -> Identity:
         assert self.producer.identity is not None, "the producer is used outside `async with`"
         return self.producer.identity
 
     async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def open(self) -> None:
         """Claim the transactional id. Open transactions of earlier producers are aborted."""
         await self.producer.__aenter__()
         self.producer.take_identity(await self._claim(None), restart=False)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._current is not None:
             await self._current.__aexit__(kind, error or Closed("the producer is closed"), trace)
+        await self.close()
+
+    async def close(self) -> None:
+        """Abort a transaction that is open, and end. Idempotent."""
+        if self._current is not None:
+            await self._current.__aexit__(None, Closed("the producer is closed"), None)
         self.producer.abandon(Closed("the producer is closed"))
         await self.producer.close()
 
