@@ -15,6 +15,7 @@ from alpacamq.cluster.commands import AlterTenant
 from alpacamq.security.principals import user
 from alpacamq.security.tenants import TenantLimits, TenantStatus
 from tests.executed_lines import ExecutedLines
+from tests.waiting import eventually
 
 from .serving import Client, SqsBroker, served
 from .test_rights import ARN, SAMPLES, client_of
@@ -94,6 +95,12 @@ def test_names_arns_and_policies_have_no_tenant(anna: Client, boris: Client) -> 
     assert moved["Body"] == "bad"
     (task,) = anna.list_message_move_tasks(SourceArn=arn)["Results"]
     assert task["SourceArn"] == arn
+    # It is known to whom it belongs, and has ended.
+    eventually(lambda: anna.list_message_move_tasks(SourceArn=arn)["Results"][0]["Status"] == "COMPLETED")
+    with pytest.raises(ClientError, match="Only active tasks"):
+        anna.cancel_message_move_task(TaskHandle=handle)
+    with pytest.raises(ClientError, match="doesn't exist"):
+        boris.cancel_message_move_task(TaskHandle=handle)
     assert "zebra" not in str(boris.list_queues())
     assert RED not in str(anna.list_queues())
 

@@ -219,6 +219,21 @@ async def relayed(broker: Broker) -> AsyncIterator[tuple[Relay, aio.Client]]:
             yield relay, client
 
 
+async def test_a_paused_receiver_survives_a_cut(relayed: tuple[Relay, aio.Client], topic: str) -> None:
+    relay, mq = relayed
+    queue = await filled(mq, topic, 3)
+    async with asyncio.timeout(60), queue.receive(credit=3) as receiver:
+        for each in await taken(receiver, 3):
+            await each.ack()
+        receiver.set_credit(0)
+        relay.cut()
+        await relay.reconnected()
+        await soon(lambda: receiver.is_connected)
+        await mq.topic(topic, value=str).send("more")
+        receiver.set_credit(3)
+        assert (await receiver.next()).value == "more"
+
+
 async def test_a_settlement_cut_off_from_its_result_is_unknown_and_others_are_lost(
     relayed: tuple[Relay, aio.Client], topic: str
 ) -> None:

@@ -165,6 +165,57 @@ async def test_a_task_that_takes_too_long_is_cancelled_and_retried(
     assert await dead_letters(mq, topic, 1) == {b"slow": b"not done within 0.01 s"}
 
 
+async def test_a_function_that_runs_on_after_its_time_holds_up_messages_and_does_not_fail_them(
+    mq: aio.Client, url: str, topic: str
+) -> None:
+    await send(mq, topic, b"slow", b"next")
+    app = alpacamq.Worker(url)
+    ran: list[bytes] = []
+    may_end = threading.Event()
+
+    @app.task(topic, group="workers", concurrency=1, timeout="50ms", visibility="1h")
+    def work(value: bytes) -> None:
+        ran.append(value)
+        may_end.wait(60)
+
+    async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+        group.create_task(app.run_async())
+        await soon(lambda: any(each.timed_out for each in app.metrics.values()))
+        # A few times the limit: nothing can take the other message meanwhile.
+        await asyncio.sleep(0.3)
+        assert ran == [b"slow"]
+        (metrics,) = app.metrics.values()
+        assert (metrics.timed_out, metrics.retried, metrics.rejected) == (1, 1, 0)
+        may_end.set()
+        await soon(lambda: metrics.succeeded == 2)
+        app.stop()
+    assert sorted(ran) == [b"next", b"slow", b"slow"]
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False], ids=["coroutine", "function"])
+async def test_what_would_end_the_worker_fails_the_message_only(
+    mq: aio.Client, url: str, topic: str, is_coroutine: bool
+) -> None:
+    await send(mq, topic, b"a")
+    await mq.topic(topic).queue("workers").configure({"queue.backoff.initial.ms": "1"})
+    app = alpacamq.Worker(url)
+    deliveries: list[int] = []
+
+    async def cancelled(value: bytes, job: Job[bytes]) -> None:
+        deliveries.append(job.delivery_count)
+        if job.delivery_count == 1:
+            raise asyncio.CancelledError  # of something that it has awaited
+
+    def exits(value: bytes, job: Job[bytes]) -> None:
+        deliveries.append(job.delivery_count)
+        if job.delivery_count == 1:
+            sys.exit(3)
+
+    app.task(topic, group="workers", visibility="1h")(cancelled if is_coroutine else exits)
+    metrics = await stopped_after(app, lambda: len(deliveries) == 2)
+    assert (metrics.retried, metrics.succeeded) == (1, 1)
+
+
 async def test_leases_are_extended_while_a_task_runs(mq: aio.Client, url: str, topic: str) -> None:
     await send(mq, topic, b"long")
     app = alpacamq.Worker(url)

@@ -367,7 +367,7 @@ class MoveTasks:
             handle = msgspec.json.decode(b64decode(request.task_handle, validate=True), type=Handle)
         except (ValueError, msgspec.DecodeError):
             raise Fault(INVALID_PARAMETER, "Value for parameter TaskHandle is invalid.") from None
-        name = self._directory.name_in(handle.source_arn, "SourceArn")
+        name = self._directory.stored_name(self._directory.name_in(handle.source_arn, "SourceArn"))
         self._access.check_topic(caller.identity, Operation.READ, name)
         source = self._queue(handle.source_arn, "SourceArn")
         for task in await self._queues.redrives(source.name):

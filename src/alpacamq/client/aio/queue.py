@@ -415,6 +415,8 @@ class Receiver(Generic[T]):
         self._stream: _WorkStream | None = None
         # Whether the broker has answered on the stream that is or was open.
         self._has_heard = False
+        self._credit = request.credit
+        self._is_paused = False
         self._is_draining = False
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -489,9 +491,34 @@ class Receiver(Generic[T]):
         """Change how many jobs may be unsettled at a time; 0 pauses deliveries."""
         if not 0 <= credit <= MAX_CREDIT:
             raise ValueError(f"credit must be from 0 to {MAX_CREDIT}, and {credit} is not")
-        self._request.credit = credit
+        self._credit = credit
+        self._send_credit()
+
+    def _send_credit(self) -> None:
         if self._stream is not None:
-            self._stream.set_credit(credit)
+            self._stream.set_credit(self._current_credit)
+
+    @property
+    def _current_credit(self) -> int:
+        return 0 if self._is_paused or self._is_draining else self._credit
+
+    def pause(self) -> int:
+        """Receive no jobs until `resume`: give back those that were not taken, and return their number."""
+        self._is_paused = True
+        self._send_credit()
+        return self._give_back()
+
+    def resume(self) -> None:
+        """Receive jobs again after `pause`."""
+        if self._is_paused:
+            self._is_paused = False
+            self._send_credit()
+
+    def _give_back(self) -> int:
+        released = self.take(len(self._ready))
+        for each in released:
+            each.release()
+        return len(released)
 
     def drain(self) -> int:
         """Take no more jobs: give back those that were not taken, and return their number.
@@ -499,13 +526,10 @@ class Receiver(Generic[T]):
         `next` raises Closed from now on. Jobs that were taken can be settled until the receiver is closed.
         """
         self._is_draining = True
-        if self._stream is not None:
-            self._stream.set_credit(0)
-        released = self.take(len(self._ready))
-        for each in released:
-            each.release()
+        self._send_credit()
+        released = self._give_back()
         self._wake(len(self._waiters))
-        return len(released)
+        return released
 
     @property
     def waiting(self) -> Sequence[Job[T]]:
@@ -592,7 +616,12 @@ class Receiver(Generic[T]):
         async with self._nodes.connection() as connection:
             method = QueueStub(connection).Work
             async with method.open(metadata=self._nodes.metadata) as stream:
-                await stream.send_message(queue_pb2.WorkRequest(open=self._request))
+                opening = queue_pb2.WorkRequest(open=self._request)
+                if credit := self._current_credit:
+                    opening.open.credit = credit
+                else:  # which no stream opens with
+                    opening.credit = 0
+                await stream.send_message(opening)
                 # The broker answers with the first message, or with an error: `next` raises it.
                 self._stream = work = _WorkStream()
                 self._opened.set()

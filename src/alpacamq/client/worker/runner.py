@@ -24,28 +24,36 @@ _MAX_DELIVERIES: Final = "queue.max.deliveries"
 _EXTENSIONS: Final = 3
 
 
-class _Threads:
-    """Threads that call functions. They end with the process: a function that hangs does not hold it up."""
+class _Thread:
+    """A thread that calls functions. It ends with the process: a function that hangs does not hold it up."""
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
-            for number in range(count)
-        ]
-        for each in self._threads:
-            each.start()
+        # Whether no function runs: one that was not waited for to its end may.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
 
+    @property
+    def is_idle(self) -> bool:
+        return self._idle.is_set()
+
+    async def idle(self) -> None:
+        """Wait until no function runs."""
+        await self._idle.wait()
+
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread and return its result. If this is cancelled, the function runs on."""
+        """Call a function in the thread and return its result. If this is cancelled, the function runs on."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
+        self._idle.clear()
 
         def finish(value: Any, error: BaseException | None) -> None:
+            self._idle.set()
             if result.done():
                 return
             if error is None:
@@ -58,10 +66,12 @@ class _Threads:
             failure: Exception | None = None
             try:
                 value = function()
-            except StopIteration as error:
-                failure = RuntimeError(f"the function raised {error!r}")
             except Exception as error:  # noqa: BLE001 - raised in the event loop
                 failure = error
+                if isinstance(error, StopIteration):  # a future does not take it
+                    failure = RuntimeError(f"the function raised {error!r}")
+            except BaseException as error:  # noqa: BLE001 - as `sys.exit`, which must end neither thread nor worker
+                failure = RuntimeError(f"the function raised {error!r}")
             try:
                 loop.call_soon_threadsafe(finish, value, failure)
             except RuntimeError:
@@ -71,9 +81,8 @@ class _Threads:
         return await result
 
     def stop(self) -> None:
-        """End threads as soon as their functions have ended."""
-        for _ in self._threads:
-            self._calls.put(None)
+        """End the thread as soon as its function has ended."""
+        self._calls.put(None)
 
 
 class TaskRunner:
@@ -85,7 +94,10 @@ class TaskRunner:
         self._metrics = metrics
         self._grace_s = grace_s
         self._active: set[Job[Any]] = set()
-        self._threads: _Threads | None = None
+        # One for each slot, unless the function is a coroutine.
+        self._threads: list[_Thread] = []
+        # How many of them run functions whose time is over.
+        self._overdue = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Process messages until `stopping`; then let functions end within the grace."""
@@ -96,7 +108,7 @@ class TaskRunner:
         if task.retries is not None:
             await self._limit_deliveries(task.retries + 1)
         if not task.is_async:
-            self._threads = _Threads(task.concurrency, task.name)
+            self._threads = [_Thread(f"{task.name}-{number}") for number in range(task.concurrency)]
         try:
             async with queue_.receive(
                 credit=task.concurrency + task.prefetch,
@@ -106,8 +118,8 @@ class TaskRunner:
             ) as receiver:
                 await self._process(receiver, stopping)
         finally:
-            if self._threads is not None:
-                self._threads.stop()
+            for each in self._threads:
+                each.stop()
 
     async def _limit_deliveries(self, deliveries: int) -> None:
         """Set the limit of the queue, so that a message is dead-lettered even if it kills its worker."""
@@ -125,7 +137,7 @@ class TaskRunner:
 
     async def _process(self, receiver: Receiver[Any], stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        slots = [loop.create_task(self._slot(receiver)) for _ in range(self._task.concurrency)]
+        slots = [loop.create_task(self._slot(receiver, number)) for number in range(self._task.concurrency)]
         extending = loop.create_task(self._extend(receiver))
         stop = loop.create_task(stopping.wait())
         tasks: list[asyncio.Task[Any]] = [*slots, extending, stop]
@@ -142,15 +154,30 @@ class TaskRunner:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _slot(self, receiver: Receiver[Any]) -> None:
+    async def _slot(self, receiver: Receiver[Any], number: int) -> None:
+        thread = self._threads[number] if self._threads else None
         while True:
+            if thread is not None and not thread.is_idle:
+                await self._until_idle(receiver, thread)
             try:
                 job = await receiver.next()
             except Closed:
                 return
-            await self._handle(job)
+            await self._handle(job, thread)
 
-    async def _handle(self, job: Job[Any]) -> None:
+    async def _until_idle(self, receiver: Receiver[Any], thread: _Thread) -> None:
+        """Wait for a function that runs on after its time; while all threads do, receive no messages."""
+        self._overdue += 1
+        if self._overdue == len(self._threads):
+            log.warning("%s: all functions run on after their time: no message is received", self._task.name)
+            self._metrics.released += receiver.pause()
+        try:
+            await thread.idle()
+        finally:
+            self._overdue -= 1
+        receiver.resume()
+
+    async def _handle(self, job: Job[Any], thread: _Thread | None) -> None:
         """Call the function and settle the message by how it ends."""
         metrics = self._metrics
         loop = asyncio.get_running_loop()
@@ -159,11 +186,16 @@ class TaskRunner:
         self._active.add(job)
         failure: Exception | None = None
         try:
-            await self._call(job)
-        except asyncio.CancelledError:
-            job.release()
-            metrics.released += 1
-            raise
+            await self._call(job, thread)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                job.release()
+                metrics.released += 1
+                raise
+            failure = RuntimeError(
+                f"the function raised {error!r}"
+            )  # it awaited something that was cancelled
         except Exception as error:  # noqa: BLE001 - a failed message is delivered again
             failure = error
         finally:
@@ -177,37 +209,37 @@ class TaskRunner:
         except SettlementError as error:
             self._unsettled(error)
 
-    async def _call(self, job: Job[Any]) -> None:
+    async def _call(self, job: Job[Any], thread: _Thread | None) -> None:
         task = self._task
         try:
             arguments = (job.value, job) if task.takes_job else (job.value,)
         except InvalidValue as error:
             raise Reject(f"invalid value: {error}") from error
         if not tracer.is_enabled:
-            await self._in_time(arguments)
+            await self._in_time(arguments, thread)
             return
         with tracer.processing(task.topic, task.group, job.raw_headers):
-            await self._in_time(arguments)
+            await self._in_time(arguments, thread)
 
-    async def _in_time(self, arguments: tuple[Any, ...]) -> None:
+    async def _in_time(self, arguments: tuple[Any, ...], thread: _Thread | None) -> None:
         timeout_s = self._task.timeout_s
         if timeout_s is None:
-            await self._run(arguments)
+            await self._run(arguments, thread)
             return
         try:
             async with asyncio.timeout(timeout_s) as timeout:
-                await self._run(arguments)
+                await self._run(arguments, thread)
         except TimeoutError:
             if not timeout.expired():
                 raise
             self._metrics.timed_out += 1
             raise Retry(f"not done within {timeout_s:g} s") from None
 
-    async def _run(self, arguments: tuple[Any, ...]) -> None:
-        if self._threads is None:
+    async def _run(self, arguments: tuple[Any, ...], thread: _Thread | None) -> None:
+        if thread is None:
             await self._task.function(*arguments)
         else:
-            await self._threads.call(partial(self._task.function, *arguments))
+            await thread.call(partial(self._task.function, *arguments))
 
     def _settle(self, job: Job[Any], failure: Exception | None) -> Settlement:
         metrics = self._metrics
