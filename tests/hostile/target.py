@@ -413,10 +413,14 @@ class Target:
         return [json.loads(line) for line in new if line.startswith("{")]
 
     def wait_for_log(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the first event of the broker's log that matches, which may be yet to come."""
+        """Return the last event since `log_lines` that matches, which may be yet to come.
+
+        Earlier ones may be of a connection from the same port.
+        """
 
         def found() -> dict[str, Any] | None:
-            lines = [json.loads(line) for line in list(self.broker.errors.lines) if line.startswith("{")]
+            since = list(self.broker.errors.lines)[self._log_at :]
+            lines = [json.loads(line) for line in since if line.startswith("{")]
             return next(filter(is_wanted, reversed(lines)), None)
 
         event = eventually(found, what="the event in the log")
