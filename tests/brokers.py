@@ -15,6 +15,8 @@ from typing import IO, Self
 
 import psutil
 
+from .ports import lasting_address
+
 START_S = 60.0
 STOP_S = 30.0
 KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
@@ -100,12 +102,10 @@ class Broker:
         self.data_dir = data_dir
         # Limit of open files of the process.
         self.open_files_limit = open_files_limit
-        self.kafka = kafka
-        # HOST:PORT; if an API is disabled, the configured value.
-        self.http_address = http
-        self.sqs_address = sqs
-        self.registry_address = registry
-        self.grpc_address = grpc
+        # Not of the system's choice: while the broker is down, a client might connect from such a port.
+        self.kafka, self.http_address, self.sqs_address, self.registry_address, self.grpc_address = (
+            lasting_address() if each == ANY_PORT else each for each in (kafka, http, sqs, registry, grpc)
+        )
         self.config = config
         self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
