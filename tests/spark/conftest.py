@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from alpacamq.client.connect import parse_addresses
@@ -29,6 +30,22 @@ SETTINGS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Close the connection to Java when a test ends at its timeout.
+
+    The answer that it waited for would be taken for that of the next call.
+    """
+    try:
+        return (yield)
+    except pytest.fail.Exception:
+        gateway = SparkContext._gateway
+        connection = None if gateway is None else gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            connection.close()
+        raise
 
 
 @pytest.fixture(scope="session")
