@@ -161,11 +161,9 @@ class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionTransactions:
     """The transactions of one partition, oldest first."""
 
-    __slots__ = ("_aborted", "_open", "_start_offset", "_unseen", "markers")
+    __slots__ = ("_aborted", "_open", "_start_offset", "_unseen")
 
     def __init__(self, snapshot: TransactionsSnapshot | None = None) -> None:
-        # Markers seen so far: while it does not change, no transaction has ended.
-        self.markers = 0
         self._start_offset = 0
         self.reset(snapshot or TransactionsSnapshot())
 
@@ -240,7 +238,6 @@ class PartitionTransactions:
             return None
         if marker is None:
             return None
-        self.markers += 1
         # A repeated marker ends nothing.
         first_offset = self._open.pop(header.producer_id, None)
         if first_offset is not None and not marker.committed:
