@@ -16,7 +16,7 @@ import msgspec
 
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.control import Marker, read_marker
-from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.errors import CorruptBatch, InvalidTransactionState
 from alpacamq.model.ports import Disk
 
 from .sealed_file import Unreadable
@@ -244,6 +244,13 @@ class PartitionTransactions:
             stable = next(iter(self._open.values()), base_offset + 1)
             self._aborted.add(header.producer_id, first_offset, base_offset, stable)
         return first_offset
+
+
+def outside_transaction(producer_id: int) -> InvalidTransactionState:
+    """Return the error of a batch that is not transactional while a transaction of its producer is open."""
+    return InvalidTransactionState(
+        f"producer {producer_id} has an open transaction: its batches must be transactional"
+    )
 
 
 def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:

@@ -152,6 +152,44 @@ async def test_a_client_gets_an_error_that_it_expects_if_its_transactions_keep_e
         assert len(asked) == 3
 
 
+async def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, served(broker) as (wire, _):
+        await broker.topics.create(TOPIC, partitions=1)
+        partition = broker.topics.partition(TOPIC, 0)
+        producer, other = await begun(broker, "till"), await begun(broker, "other")
+        producer_id = producer.producer_id
+        await announce(broker, producer, 0)
+        await announce(broker, other, 0)
+        assert await produce(wire, "till", {0: (producer_id, 0, 0)}) == [0]
+        later = {0: (producer_id, 1, 0)}
+        assert await produce(wire, None, later) == [ErrorCode.INVALID_TXN_STATE]
+        assert await produce(wire, None, {0: (producer_id, 0, 1)}) == [ErrorCode.INVALID_TXN_STATE]
+        for version in CLASSIC, BY_WRITING:
+            refused = await produce(wire, "till", later, version)
+            assert refused == [ErrorCode.INVALID_PRODUCER_EPOCH]
+            refused = await produce(wire, "other", later, version)
+            assert refused == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        await end(broker, producer, committed=True)
+        await ended(partition, producer)
+        assert partition.last_stable_offset == partition.end_offset == 2
+
+
+@pytest.mark.parametrize("version", [CLASSIC, BY_WRITING])
+async def test_of_the_batches_of_two_transactional_producers_only_those_of_the_first_are_appended(
+    tmp_path: Path, version: int
+) -> None:
+    async with running(tmp_path) as broker, served(broker) as (wire, _):
+        await broker.topics.create(TOPIC, partitions=2)
+        second = broker.topics.partition(TOPIC, 1)
+        producer, other = await begun(broker, "till"), await begun(broker, "other")
+        await announce(broker, producer, 0, 1)
+        batches = {0: (producer.producer_id, 0, 0), 1: (other.producer_id, 0, 0)}
+        results = await produce(wire, "till", batches, version)
+        assert results == [0, ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        assert second.open_transaction(other.producer_id) is None
+        assert second.end_offset == 0
+
+
 def _writing_markers(broker: Broker, producer_id: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[object]:
     """Write a marker whenever the coordinator is asked about partitions; return the requests."""
     ask = broker.transactions.ask

@@ -37,6 +37,7 @@ from alpacamq.model.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     FencedProducer,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
@@ -659,9 +660,19 @@ class ProduceRequests:
             return {}
         header = batches[0].header
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        partitions = tuple(dict.fromkeys(entry.partition for entry in batches))
+        # A transactional id has one producer, and only that of the first batch is compared with it.
+        refusals: dict[TopicPartition, AlpacaError] = {
+            entry.partition.identity: InvalidProducerIdMapping(
+                f"the transaction of {call.transactional_id!r} has batches of more than one producer"
+            )
+            for entry in batches
+            if (entry.header.producer_id, entry.header.producer_epoch) != producer
+        }
+        partitions = tuple(
+            dict.fromkeys(entry.partition for entry in batches if entry.partition.identity not in refusals)
+        )
         errors = await enlist(producer, partitions, partial(self._enlist, version, call, producer))
-        return {identity: _retriable(error, version) for identity, error in errors.items()}
+        return refusals | {identity: _retriable(error, version) for identity, error in errors.items()}
 
     async def _enlist(
         self, version: int, call: ProduceCall, producer: ProducerIdentity, joining: Sequence[Partition]
