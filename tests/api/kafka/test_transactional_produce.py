@@ -12,6 +12,7 @@ import pytest
 from alpacamq.api.kafka import produce as produce_module
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.partition.validation import unpacked
 from alpacamq.broker.publishing import TransactionalProducer
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity, VerifyPartitions
 from alpacamq.model.batch import TRANSACTIONAL
@@ -73,7 +74,6 @@ async def ended(partition: Partition, producer: TransactionalProducer) -> None:
 async def test_a_batch_whose_transaction_ends_while_it_is_unpacked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, code: ErrorCode
 ) -> None:
-    unpacked = produce_module.unpacked
     begins, may_end = threading.Event(), threading.Event()
 
     def unpacked_slowly(*given: Any) -> Any:
