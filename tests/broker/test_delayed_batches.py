@@ -11,7 +11,7 @@ from alpacamq.broker.partition.leader import append
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.cluster.tenants import tenant_of
 from alpacamq.model.batch import TRANSACTIONAL, Codec, read_header
-from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequence
+from alpacamq.model.errors import InvalidDelay, InvalidRecord, InvalidTransactionState, OutOfOrderSequence
 from alpacamq.model.headers import DELIVER_AT
 from alpacamq.model.records import Header, Record, read_records, write_batch
 from alpacamq.security.tenants import Tenant, TenantLimits
@@ -127,6 +127,22 @@ async def test_the_limit_of_the_tenant_is_looked_up_once_for_a_batch(
         batch = batch_of(broker, [30_000, 90_000], 50)
         with pytest.raises(InvalidDelay, match="longer than the limit of the tenant, 60000 ms"):
             await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+
+
+async def test_a_batch_outside_the_open_transaction_of_its_producer_schedules_nothing(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        partition = broker.topics.partition("orders", 0)
+        in_transaction = write_batch(
+            [record(0, None)], attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0, base_sequence=0
+        )
+        await append(partition, in_transaction)
+        batch = batch_of(broker, [60_000], 1)
+        with pytest.raises(InvalidTransactionState):
+            await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        assert (await broker.delays.stats()).pending == 0
 
 
 async def test_a_batch_that_the_partition_would_refuse_schedules_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message, Published
+from alpacamq.coordinator.transactions.transaction import AddPartitions, DescribeTransaction
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.errors import (
     AlpacaError,
@@ -21,11 +22,13 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.headers import LANE
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header
 from alpacamq.model.topics import OFFSETS_TOPIC
+from tests.waiting import soon
 
 from .open_brokers import BreakableDisk, running, stored
 from .transactions import begun, end
@@ -216,6 +219,30 @@ async def test_a_transaction_spans_publishes_and_restarts_of_the_broker(tmp_path
             "orders", [Message(value=b"later", deliver_at_ms=2**50)], producer=producer
         )
         assert isinstance(delayed, InvalidDelay)
+
+
+async def test_an_open_partition_whose_transaction_ends_while_others_join_joins_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2)
+        first = broker.topics.partition("orders", 0)
+        producer = await begun(broker, "t")
+        await broker.publisher.publish("orders", [Message(value=b"1", partition=0)], producer=producer)
+        add_partitions = broker.transactions.add_partitions
+
+        async def end_meanwhile(request: AddPartitions) -> dict[TopicPartition, AlpacaError]:
+            if first.open_transaction(producer.producer_id) == 0:
+                await end(broker, producer, committed=False)
+                await soon(lambda: first.open_transaction(producer.producer_id) is None)
+            return await add_partitions(request)
+
+        monkeypatch.setattr(broker.transactions, "add_partitions", end_meanwhile)
+        messages = [Message(value=b"2", partition=index) for index in range(2)]
+        for result in await broker.publisher.publish("orders", messages, producer=producer):
+            published(result)
+        known = await broker.transactions.ask(DescribeTransaction(transactional_id="t"))
+        assert set(known.partitions) == {each.identity for each in broker.topics.partitions_of("orders")}
 
 
 async def test_a_fenced_producer_cannot_publish(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.log.partition_log import PartitionLog
-from alpacamq.model.batch import TRANSACTIONAL
-from alpacamq.model.control import NO_NUMBER, marker_batch
-from alpacamq.model.errors import TransactionCoordinatorFenced
+from alpacamq.log.partition_log import Appended, PartitionLog
+from alpacamq.model.batch import TRANSACTIONAL, read_header
+from alpacamq.model.control import NO_NUMBER, marker_batch, placeholder_batch
+from alpacamq.model.errors import InvalidTransactionState, TransactionCoordinatorFenced
 from alpacamq.model.records import Record, read_records, write_batch
 
 from .logs import NOW_MS, a_storage, append, flush, open_log, read_batches
@@ -82,6 +82,36 @@ def test_truncation_of_a_marker_reopens_its_transaction(tmp_path: Path) -> None:
     assert log.transactions.open_offset(ONE) == 2
     assert log.transactions.aborted_between(0, 3) == []
     assert log.transactions.last_stable_offset(3) == 2
+
+
+def plain(producer_id: int, *, epoch: int) -> bytearray:
+    return write_batch(
+        [Record(0, NOW_MS, b"k", b"v")], producer_id=producer_id, producer_epoch=epoch, base_sequence=0
+    )
+
+
+@pytest.mark.parametrize("is_together", [True, False], ids=["with one write", "with two"])
+def test_a_producer_with_an_open_transaction_writes_nothing_outside_of_it(
+    tmp_path: Path, is_together: bool
+) -> None:
+    """Its epoch would fence the marker of the transaction."""
+    log = open_log(tmp_path / "t")
+    outside = plain(ONE, epoch=1), placeholder_batch(read_header(plain(ONE, epoch=1))), plain(OTHER, epoch=1)
+    if is_together:
+        (_, *results) = append(log, transactional(ONE, 0), *outside)
+    else:
+        append(log, transactional(ONE, 0))
+        results = append(log, *outside)
+    assert [type(result) for result in results] == [InvalidTransactionState] * 2 + [Appended]
+    append(log, marker(ONE, committed=True))
+    assert log.transactions.last_stable_offset(log.end_offset) == log.end_offset == 3
+    assert isinstance(append(log, plain(ONE, epoch=1))[0], Appended)
+
+
+def test_batches_behind_a_marker_of_the_same_write_are_outside_of_its_transaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    results = append(log, transactional(ONE, 0), marker(ONE, committed=True), plain(ONE, epoch=1))
+    assert [type(result) for result in results] == [Appended] * 3
 
 
 def compact(log: PartitionLog) -> None:

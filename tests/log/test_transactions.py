@@ -269,15 +269,6 @@ def test_a_reader_gets_only_relevant_aborted_transactions() -> None:
     assert [entry.producer_id for entry in entries] == [20, 21]
 
 
-def test_markers_are_counted() -> None:
-    transactions = taken(placed(data(1)))
-    before = transactions.markers
-    transactions.appended(data(2).header, 1, None)
-    assert transactions.markers == before
-    transactions.appended(commit(1).header, 2, Marker(committed=True, coordinator_epoch=0))
-    assert transactions.markers != before
-
-
 def test_nothing_known_is_an_empty_snapshot() -> None:
     ended = taken(placed(data(1), commit(1)))
     assert not ended.snapshot().is_empty

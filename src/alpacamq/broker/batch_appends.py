@@ -26,7 +26,7 @@ from .remote.appends import Placed, RemoteAppends, placed
 from .schemas.checks import SchemaChecks
 from .topics import Topics
 from .tracing.partition import Origin
-from .transactions import Transactions, retry_if_marker_written
+from .transactions import Transactions, enlist
 
 Outcome = Placed | AlpacaError
 Data = bytearray | memoryview
@@ -95,7 +95,7 @@ class BatchAppends:
             or (config.message_delays and may_hold_delays(batch, header))
         ):
             batch, header = await self._prepared(found, batch, header, origin)
-        if transactional_id is not None and found.open_transaction(header.producer_id) is None:
+        if transactional_id is not None:
             await self._enlist(found, header, transactional_id)
         return self._stage(found, batch, header, acks, timeout_ms, origin)
 
@@ -148,15 +148,12 @@ class BatchAppends:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def _enlist(self, partition: Partition, header: BatchHeader, transactional_id: str) -> None:
-        """Add a partition to the transaction of a producer. Append before the next await."""
+        """Add a partition to the transaction of a producer if necessary. Append before the next await."""
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         wanted = AddPartitions(
-            transactional_id=transactional_id,
-            producer=ProducerIdentity(header.producer_id, header.producer_epoch),
-            partitions=(partition.identity,),
+            transactional_id=transactional_id, producer=producer, partitions=(partition.identity,)
         )
-        errors = await retry_if_marker_written(
-            (partition,), lambda: self._transactions.add_partitions(wanted)
-        )
+        errors = await enlist(producer, (partition,), lambda _: self._transactions.add_partitions(wanted))
         if (error := errors.get(partition.identity)) is not None:
             raise error
 

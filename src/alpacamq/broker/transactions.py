@@ -367,21 +367,27 @@ class Transactions:
             wait_seconds = min(wait_seconds * 2, longest)
 
 
-async def retry_if_marker_written(
-    partitions: Sequence[Partition], ask: Callable[[], Awaitable[Errors]]
+async def enlist(
+    producer: ProducerIdentity,
+    partitions: Sequence[Partition],
+    ask: Callable[[Sequence[Partition]], Awaitable[Errors]],
 ) -> Errors:
-    """Return the errors of `ask`, repeated if a transaction ended in one of the partitions meanwhile.
+    """Return the errors of `ask` for the partitions that have to join the producer's transaction.
 
-    The result holds when this returns: append before the next await.
+    Those in which it is open need not. If it ends in any of the partitions meanwhile, the reply may be about
+    the transaction that has ended: then all is done again. The result holds when this returns: append before
+    the next await.
     """
     for _ in range(ENLIST_ATTEMPTS):
-        markers = [partition.log.transactions.markers for partition in partitions]
-        errors = await ask()
-        if markers == [partition.log.transactions.markers for partition in partitions]:
+        joining = [partition for partition in partitions if not partition.has_transaction(*producer)]
+        if not joining:
+            return {}
+        markers = [partition.last_marker_offset(producer.producer_id) for partition in partitions]
+        errors = await ask(joining)
+        if markers == [partition.last_marker_offset(producer.producer_id) for partition in partitions]:
             return errors
-        # The reply may be about the transaction that has ended.
     return {
-        partition.identity: ConcurrentTransactions(f"transactions keep ending in {partition.identity}")
+        partition.identity: ConcurrentTransactions(f"transactions of {producer} keep ending")
         for partition in partitions
     }
 

@@ -12,7 +12,13 @@ from zlib import crc32
 
 from alpacamq.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, place
 from alpacamq.model.control import Marker, read_marker
-from alpacamq.model.errors import AlpacaError, CorruptBatch, FencedLeaderEpoch, StorageFailed
+from alpacamq.model.errors import (
+    AlpacaError,
+    CorruptBatch,
+    FencedLeaderEpoch,
+    InvalidTransactionState,
+    StorageFailed,
+)
 from alpacamq.model.topics import TopicConfig
 
 from .epochs import EpochHistory, publish_epochs
@@ -22,6 +28,7 @@ from .health import storage_error
 from .producer_state import ProducerState, SentBatch
 from .segment import MAX_RELATIVE, Segment, Segments
 from .storage import Storage
+from .transactions import outside_transaction
 
 _OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
@@ -102,6 +109,10 @@ class Appender:
                     segment = self.roll()
                     end = len(data)
                 if header.producer_id >= 0:
+                    if (refusal := self._transaction_refusal(header, in_transactions)) is not None:
+                        results.append(refusal)
+                        position = end - len(data)
+                        continue
                     # Of the control batches, placeholders are not transactional.
                     is_marker = header.attributes & _OF_TRANSACTIONS == _OF_TRANSACTIONS
                     marker = read_marker(data) if is_marker else None
@@ -127,6 +138,22 @@ class Appender:
                 raise
             return [*results[:settled], *[error] * (len(batches) - settled)]
         return results
+
+    def _transaction_refusal(
+        self, header: BatchHeader, unwritten: Sequence[tuple[int, Incoming]]
+    ) -> InvalidTransactionState | None:
+        """Return the error of a batch outside the open transaction of its producer.
+
+        That may begin or end with a batch in `unwritten`.
+        """
+        if header.is_transactional:
+            return None
+        transactions = self._producer_state.transactions
+        is_open = transactions.open_offset(header.producer_id) is not None
+        for _, batch in unwritten:
+            if batch.header.producer_id == header.producer_id:
+                is_open = not batch.header.is_control
+        return outside_transaction(header.producer_id) if is_open else None
 
     def _append_alone(
         self, data: bytearray | memoryview, header: BatchHeader, leader_epoch: int, now_ms: int

@@ -16,7 +16,7 @@ import msgspec
 
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.control import Marker, read_marker
-from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.errors import CorruptBatch, InvalidTransactionState
 from alpacamq.model.ports import Disk
 
 from .sealed_file import Unreadable
@@ -161,11 +161,9 @@ class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionTransactions:
     """The transactions of one partition, oldest first."""
 
-    __slots__ = ("_aborted", "_open", "_start_offset", "_unseen", "markers")
+    __slots__ = ("_aborted", "_open", "_start_offset", "_unseen")
 
     def __init__(self, snapshot: TransactionsSnapshot | None = None) -> None:
-        # Markers seen so far: while it does not change, no transaction has ended.
-        self.markers = 0
         self._start_offset = 0
         self.reset(snapshot or TransactionsSnapshot())
 
@@ -240,13 +238,19 @@ class PartitionTransactions:
             return None
         if marker is None:
             return None
-        self.markers += 1
         # A repeated marker ends nothing.
         first_offset = self._open.pop(header.producer_id, None)
         if first_offset is not None and not marker.committed:
             stable = next(iter(self._open.values()), base_offset + 1)
             self._aborted.add(header.producer_id, first_offset, base_offset, stable)
         return first_offset
+
+
+def outside_transaction(producer_id: int) -> InvalidTransactionState:
+    """Return the error of a batch that is not transactional while a transaction of its producer is open."""
+    return InvalidTransactionState(
+        f"producer {producer_id} has an open transaction: its batches must be transactional"
+    )
 
 
 def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:

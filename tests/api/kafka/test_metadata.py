@@ -95,6 +95,18 @@ async def ask(backend: Backend, *names: str) -> MetadataResponse:
     return response if isinstance(response, MetadataResponse) else await response
 
 
+@pytest.mark.parametrize("partitions", [1, 300])
+@pytest.mark.parametrize(("version", "expected"), [(0, ["a"]), (1, []), (13, [])])
+async def test_an_empty_list_stands_for_all_topics_only_before_there_was_null(
+    backend: Backend, partitions: int, version: int, expected: list[str]
+) -> None:
+    await backend.broker.topics.create("a", partitions=partitions)
+    answer = metadata(backend, MetadataRequest(topics=[]), CALL._replace(version=version))
+    if not isinstance(answer, MetadataResponse):
+        answer = await answer
+    assert [topic.name for topic in answer.topics] == expected
+
+
 async def test_clients_that_ask_for_a_new_topic_at_once_all_get_it(backend: Backend) -> None:
     # The client retries: the topic exists, its partitions follow.
     fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}

@@ -623,6 +623,37 @@ async def test_transactions_that_no_coordinator_knows_are_found_by_the_leader(tm
         assert await till.until_complete() is TransactionState.COMPLETE_COMMIT
 
 
+async def test_a_transaction_is_not_complete_while_a_later_epoch_keeps_it_open_in_a_partition(
+    tmp_path: Path,
+) -> None:
+    async with a_till(tmp_path) as (cluster, till):
+        place, leader = await a_partition_elsewhere(cluster, till)
+        await till.add(place)
+        await till.write(place)
+        led = await cluster.led(*place)
+        # As a broker of an earlier version let any client do.
+        unverified = write_batch(
+            [Record(0, 1000, b"k", b"v")],
+            attributes=TRANSACTIONAL,
+            producer_id=till.identity.producer_id,
+            producer_epoch=till.identity.epoch + 1,
+            base_sequence=0,
+        )
+        await append(led, unverified)
+        end = TransactionEnd(*till.identity, committed=True, coordinator_epoch=0, number=1)
+        for broker in leader, cluster.follower_of(*place):
+            with pytest.raises(FencedProducer):
+                await broker.transactions.markers.end(place, end)
+        await till.end()
+        known = await till.ask(DescribeTransaction(transactional_id=ID))
+        assert known.state is TransactionState.PREPARE_COMMIT
+        assert await open_transactions(cluster, place) == [1]
+        # As alpacactl aborts it.
+        identity = till.identity.bumped()
+        await leader.transactions.write_marker(place, *identity, committed=False, coordinator_epoch=0)
+        assert await till.until_complete() is TransactionState.COMPLETE_COMMIT
+
+
 async def test_nothing_is_reported_while_a_coordinator_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ MEMBER_EPOCHS_FROM = 9
 class _Commit:
     """A commit whose reply is pending; the host of the coordinator passes the reply on."""
 
-    __slots__ = ("_answer", "_broker", "_call", "_header", "_offsets")
+    __slots__ = ("_answer", "_broker", "_call", "_header", "_is_answered", "_offsets")
 
     def __init__(
         self,
@@ -50,13 +50,15 @@ class _Commit:
         self._header = header
         self._call = call
         self._offsets = offsets
+        self._is_answered = False
 
     def done(self) -> bool:
-        """Return False: the response keeps its place even if the client has gone."""
-        return False
+        """Return whether the response is sent. It keeps its place even if the client has gone."""
+        return self._is_answered
 
     def set_result(self, reply: PartitionResults | AlpacaError) -> None:
         """Send the response."""
+        self._is_answered = True
         _, version, correlation_id, client_id, _ = self._header
         codes: Sequence[ErrorCode]
         if isinstance(reply, AlpacaError):

@@ -7,7 +7,7 @@ order.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from alpacamq.broker.partition.validation import (
 )
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.broker.transactions import retry_if_marker_written
+from alpacamq.broker.transactions import enlist
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity, VerifyPartitions
 from alpacamq.model.batch import BatchHeader, Codec, read_header
 from alpacamq.model.errors import (
@@ -37,6 +37,7 @@ from alpacamq.model.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
     FencedProducer,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
@@ -132,8 +133,6 @@ class Deferred:
     partition: Partition
     data: bytearray | memoryview
     header: BatchHeader
-    # Whether the coordinator must confirm that the partition is part of the transaction.
-    joins_transaction: bool
     # For a refused batch: returns the error with the records at fault. Slow.
     refusal: Callable[[], AlpacaError] | None = None
 
@@ -321,15 +320,17 @@ def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHead
     """Return whether the batch may be the first of its transaction in the partition."""
     if batch.is_transactional != (call.transactional_id is not None):
         raise InvalidRequest("a transactional batch requires a transactional id and vice versa")
-    return batch.is_transactional and partition.open_transaction(batch.producer_id) is None
+    return batch.is_transactional and not partition.has_transaction(batch.producer_id, batch.producer_epoch)
 
 
-def _retriable(error: AlpacaError) -> AlpacaError:
+def _retriable(error: AlpacaError, version: int) -> AlpacaError:
     """Return the error of a batch whose transaction could not be confirmed: producers retry after it.
 
-    They would take the error of a coordinator for one of their own.
+    They would take the error of a coordinator for one of their own. Only those that join a transaction by
+    writing expect that its predecessor is not complete.
     """
-    if isinstance(error, _NOT_CONFIRMED):
+    is_early = isinstance(error, ConcurrentTransactions) and version < _JOINS_BY_WRITING_FROM
+    if is_early or isinstance(error, _NOT_CONFIRMED):
         return NotEnoughReplicas(f"the transaction could not be confirmed: {error}")
     return error
 
@@ -498,17 +499,14 @@ class ProduceRequests:
                     pending.messages += batch.record_count
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
                         raise UnsupportedCompression(f"zstd requires Produce version {_ZSTD_FROM} or later")
-                    joins = _joins_transaction(call, partition, batch)
                     if (
-                        joins
+                        _joins_transaction(call, partition, batch)
                         or config.checks_schemas
                         or needs_unpacking(config, batch)
                         or (config.message_delays and may_hold_delays(data, batch))
                     ):
                         # The frame is valid until the turn ends: deferred batches are copied.
-                        deferred.append(
-                            Deferred(entries, len(entries), partition, bytearray(data), batch, joins)
-                        )
+                        deferred.append(Deferred(entries, len(entries), partition, bytearray(data), batch))
                         entries.append(PartitionProduced(index))
                         continue
                 except InvalidTimestamp as error:
@@ -648,7 +646,7 @@ class ProduceRequests:
         """Return a batch that was refused by its header; its records are read to name those at fault."""
         limit = self._broker.settings.unpacked_limit_bytes
         refusal = partial(name_timestamps, error, data, partition.config, now_ms, limit)
-        return Deferred(entries, len(entries), partition, data, read_header(data), False, refusal)
+        return Deferred(entries, len(entries), partition, data, read_header(data), refusal)
 
     async def _refusals(
         self, version: int, call: ProduceCall, deferred: Sequence[Deferred]
@@ -657,25 +655,36 @@ class ProduceRequests:
 
         Clients of the current protocol do not announce partitions: writing adds them (KIP-890).
         """
-        joining = {entry.partition: entry.header for entry in deferred if entry.joins_transaction}
-        if not joining:
+        batches = [entry for entry in deferred if entry.header.is_transactional]
+        if not batches:
             return {}
-        return await retry_if_marker_written(tuple(joining), lambda: self._enlist(version, call, joining))
+        header = batches[0].header
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        # A transactional id has one producer, and only that of the first batch is compared with it.
+        refusals: dict[TopicPartition, AlpacaError] = {
+            entry.partition.identity: InvalidProducerIdMapping(
+                f"the transaction of {call.transactional_id!r} has batches of more than one producer"
+            )
+            for entry in batches
+            if (entry.header.producer_id, entry.header.producer_epoch) != producer
+        }
+        partitions = tuple(
+            dict.fromkeys(entry.partition for entry in batches if entry.partition.identity not in refusals)
+        )
+        errors = await enlist(producer, partitions, partial(self._enlist, version, call, producer))
+        return refusals | {identity: _retriable(error, version) for identity, error in errors.items()}
 
     async def _enlist(
-        self, version: int, call: ProduceCall, joining: Mapping[Partition, BatchHeader]
+        self, version: int, call: ProduceCall, producer: ProducerIdentity, joining: Sequence[Partition]
     ) -> dict[TopicPartition, AlpacaError]:
         assert call.transactional_id is not None
-        header = next(iter(joining.values()))
-        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         partitions = tuple(partition.identity for partition in joining)
         transactions = self._broker.transactions
         if version >= _JOINS_BY_WRITING_FROM:
             wanted = AddPartitions(
                 transactional_id=call.transactional_id, producer=producer, partitions=partitions
             )
-            errors = await transactions.add_partitions(wanted)
-            return {identity: _retriable(error) for identity, error in errors.items()}
+            return await transactions.add_partitions(wanted)
         try:
             verified = await transactions.ask(
                 VerifyPartitions(
@@ -685,11 +694,8 @@ class ProduceRequests:
         except ProducerFenced as error:
             # Reported with an error code of partitions: clients expect no others here.
             return dict.fromkeys(partitions, FencedProducer(str(error)))
-        except ConcurrentTransactions as error:
-            # These clients expect that of the coordinator only.
-            return dict.fromkeys(partitions, NotEnoughReplicas(str(error)))
         except AlpacaError as error:
-            return dict.fromkeys(partitions, _retriable(error))
+            return dict.fromkeys(partitions, error)
         kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
         return {
             identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.tracing.partition import Origin
+from alpacamq.log.transactions import outside_transaction
 from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, Codec, check_batch
 from alpacamq.model.control import placeholder_batch
 from alpacamq.model.errors import (
@@ -66,6 +67,11 @@ class DelayedBatches:
                 raise verdict
             if verdict is not None:
                 return data, header  # a duplicate, which the log recognises
+            if (
+                not header.is_transactional
+                and partition.log.transactions.open_offset(header.producer_id) is not None
+            ):
+                raise outside_transaction(header.producer_id)
         try:
             return await self._split(partition, data, header, origin)
         except RETRIABLE as error:

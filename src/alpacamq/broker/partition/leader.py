@@ -16,7 +16,7 @@ from alpacamq.broker.tracing.partition import PartitionTraces
 from alpacamq.cluster.partition_state import PartitionState
 from alpacamq.log.epochs import EpochEnd
 from alpacamq.log.partition_log import Appended, PartitionLog
-from alpacamq.log.producer_state import ProducerEntry
+from alpacamq.log.producer_state import NO_MARKER, ProducerEntry
 from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import (
@@ -751,6 +751,18 @@ class Partition:
     def open_transaction(self, producer_id: int) -> int | None:
         """Return the first offset of a producer's open transaction."""
         return self.log.transactions.open_offset(producer_id)
+
+    def has_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return whether a transaction of this instance of a producer is open."""
+        if self.log.transactions.open_offset(producer_id) is None:
+            return False
+        known = self.log.producers.get(producer_id)
+        return known is not None and known.epoch == epoch
+
+    def last_marker_offset(self, producer_id: int) -> int:
+        """Return the offset of a producer's last marker, -1 if there is none."""
+        known = self.log.producers.get(producer_id)
+        return NO_MARKER.offset if known is None else known.last_marker.offset
 
     def producers(self) -> Mapping[int, ProducerEntry]:
         """Return the idempotent producers that the partition remembers, by id."""

@@ -203,6 +203,8 @@ class Markers:
         except FencedProducer:
             # A later epoch has ended it, perhaps just now.
             target = self._topics.partition(*partition)
+            if target.open_transaction(end.producer_id) is not None:
+                raise  # or has written here without ending it
             await target.flush_to(target.log.end_offset)
 
     async def _on_write(self, value: WriteTxnMarkers, peer: Peer) -> WrittenMarkers:

@@ -15,7 +15,7 @@ from alpacamq.broker.peers.handshake import Peer
 from alpacamq.broker.peers.link import Peers
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.broker.transactions import Transactions, retry_if_marker_written
+from alpacamq.broker.transactions import Transactions, enlist
 from alpacamq.cluster.partition_state import PartitionId
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
 from alpacamq.model.batch import read_header, stamp_producer
@@ -29,7 +29,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
-from alpacamq.model.ids import BrokerId, TopicId
+from alpacamq.model.ids import BrokerId, TopicId, TopicPartition
 from alpacamq.model.state_machine import Request
 from alpacamq.telemetry.tracing import ClientApi
 
@@ -188,21 +188,17 @@ class TransactionalAppends:
         origin: Origin,
     ) -> dict[PartitionId, Results]:
         """Append to partitions of this broker, after adding them to the transaction where necessary."""
-        joining = tuple(
-            partition
-            for partition in partitions.values()
-            if partition.log.transactions.open_offset(producer.producer_id) is None
-        )
-        refusals: Mapping[Any, AlpacaError] = {}
-        if joining:
+        identity = ProducerIdentity(producer.producer_id, producer.producer_epoch)
+
+        async def add(joining: Sequence[Partition]) -> dict[TopicPartition, AlpacaError]:
             wanted = AddPartitions(
                 transactional_id=producer.transactional_id,
-                producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+                producer=identity,
                 partitions=tuple(partition.identity for partition in joining),
             )
-            refusals = await retry_if_marker_written(
-                joining, lambda: self._transactions.add_partitions(wanted)
-            )
+            return await self._transactions.add_partitions(wanted)
+
+        refusals = await enlist(identity, tuple(partitions.values()), add)
         # Nothing else may run from here to the commits: sequences continue from the log's current state.
         self._staged.commit()
         results: dict[PartitionId, Results] = {}

@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from alpacamq.api.kafka.brokers import (
     NO_LEADER,
     PartitionView,
@@ -61,6 +63,8 @@ from alpacamq.security.acls import Operation
 
 # How long a client waits that names a topic this node has not heard of, while the controller does not answer.
 LEARN_SECONDS = 0.25
+# Earlier versions have no null: an empty list stands for all topics.
+_NULL_NAMES_ALL_FROM = 1
 _MAX_DESCRIBED_PARTITIONS = 2000
 # Topics and partitions described without a stop.
 _AT_ONCE = 200
@@ -71,6 +75,8 @@ def metadata(
     backend: Backend, request: MetadataRequest, call: Call
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     image = backend.broker.topics.image
+    if call.version < _NULL_NAMES_ALL_FROM and not request.topics:
+        request = msgspec.structs.replace(request, topics=None)
     if request.topics is None:
         if len(image.topics) + image.partition_count > _AT_ONCE:
             return _in_slices(backend, request, call)
