@@ -350,6 +350,27 @@ def test_done_messages_stay_done_when_the_gap_before_them_is_read_again(log_star
     assert queue.describe().partitions[0].start_offset == log_start + 3
 
 
+@pytest.mark.parametrize("ordering", ["none", "key"])
+@pytest.mark.parametrize("is_first_kept", [False, True])
+def test_leased_messages_that_compaction_has_removed_are_done(ordering: str, is_first_kept: bool) -> None:
+    queue = host({"queue.ordering": ordering})
+    for at in range(300):
+        queue.publish(1, key=b"%d" % at)
+    leased = queue.receive(3, visibility_ms=60_000)
+    queue.settle(Action.NACK, leased[2], delay_ms=70_000)
+    (partition,) = queue.log.topics[QUEUE.topic].partitions
+    partition.entries[is_first_kept:290] = [None] * (290 - is_first_kept)
+    queue.restart()
+    assert offsets(queue.receive(1)) == [290]
+    stats = queue.describe().partitions[0]
+    assert (stats.in_flight, stats.backoff) == (1 + is_first_kept, 0)
+    queue.ack(leased[0])
+    assert queue.describe().partitions[0].start_offset == 290
+    queue.check_changes()
+    queue.ask(DeleteRequest(queue=QUEUE))
+    queue.advance(80_000)
+
+
 def test_the_next_receive_notices_growth_without_an_event() -> None:
     queue = host()
     assert queue.receive() == ()
