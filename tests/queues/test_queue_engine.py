@@ -371,6 +371,22 @@ def test_leased_messages_that_compaction_has_removed_are_done(ordering: str, is_
     queue.advance(80_000)
 
 
+def test_retention_empties_other_lanes_during_a_receive_of_some_partitions() -> None:
+    queue = host(partitions=3)
+    for lane, partition, count in [
+        (Lane.HIGH, 0, 1), (Lane.CRITICAL, 1, 60), (Lane.CRITICAL, 0, 10), (Lane.HIGH, 1, 5),
+        (Lane.CRITICAL, 1, 20), (Lane.CRITICAL, 2, 9), (Lane.HIGH, 2, 9),
+    ]:  # fmt: skip
+        queue.now_ms += 1
+        queue.publish(count, lane, partition=partition)
+    queue.receive(1, partitions=(2,))
+    queue.now_ms += 1000
+    queue.log.topics[QUEUE.topic].partitions[0].cut(11)
+    received = queue.receive(80, partitions=(0, 1))
+    assert {message.partition for message in received} == {1}
+    assert len(received) == 80
+
+
 def test_the_next_receive_notices_growth_without_an_event() -> None:
     queue = host()
     assert queue.receive() == ()
