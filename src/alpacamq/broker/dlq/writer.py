@@ -30,7 +30,9 @@ from alpacamq.model.headers import (
     DEAD_LETTER_HEADERS,
     DEAD_LETTER_REASON,
     DEAD_LETTERED_AT,
+    DEDUPLICATION_ID,
     DELIVERY_COUNT,
+    IS_REDRIVEN,
     ORIGIN_GROUP,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
@@ -66,8 +68,15 @@ def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
 
 
 def restored(record: Record, now_ms: int) -> Record:
-    """Return a dead letter without its origin headers and with a new timestamp."""
-    return record._replace(timestamp_ms=now_ms, headers=_without_origin(record))
+    """Return a dead letter without its origin headers and with a new timestamp.
+
+    That would make its deduplication id look newer than it is: the record is marked.
+    """
+    headers = _without_origin(record)
+    names = {header.key for header in headers}
+    if DEDUPLICATION_ID in names and IS_REDRIVEN not in names:
+        headers = (*headers, Header(IS_REDRIVEN, b"1"))
+    return record._replace(timestamp_ms=now_ms, headers=headers)
 
 
 def origin(record: Record, source: str) -> tuple[str | None, int | None]:
