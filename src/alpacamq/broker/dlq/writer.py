@@ -125,10 +125,10 @@ class _MoveQueue:
         return move
 
 
-def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfig:
+def _machine(host: StateMachineHost[QueueEngine]) -> QueueEngine:
     if (machine := host.machine) is None:
         raise CoordinatorUnavailable(f"{host.partition.identity} is being loaded")
-    return machine.settings(queue)
+    return machine
 
 
 class _TargetDeleted(Exception):
@@ -214,7 +214,8 @@ class DlqWriter:
         state = host.partition
         await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
-        records = await self._reader.read(queue.topic, places)
+        is_committed = _machine(host).is_committed(queue)
+        records = await self._reader.read(queue.topic, places, is_committed=is_committed)
         if (record := records.get(places[0])) is None:  # deleted by retention, or damaged
             log.warning(
                 "record_missing_before_move",
@@ -225,7 +226,7 @@ class DlqWriter:
             return 1
         topic = (
             first.target
-            or dead_letter_topic(queue.topic, _settings(host, queue).queue_dead_letter_topic)
+            or dead_letter_topic(queue.topic, _machine(host).settings(queue).queue_dead_letter_topic)
             or default_dead_letter_topic(queue.topic)  # the setting was changed after the decision
         )
         target = await self._target(first, record, topic)
