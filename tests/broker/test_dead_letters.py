@@ -15,10 +15,11 @@ from alpacamq.broker.queue.service import FailureCause, RedriveTask
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import InvalidRequest, RequestTimedOut, UnknownTopic
-from alpacamq.model.headers import DEAD_LETTER_HEADERS
+from alpacamq.model.headers import DEAD_LETTER_HEADERS, LANE
 from alpacamq.model.lanes import Lane
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
+from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import MAX_NAME_LENGTH
 from alpacamq.queues.engine import QueueEngine
 from alpacamq.queues.messages import (
@@ -433,6 +434,49 @@ async def test_redrive_moves_each_message_once_if_the_outcome_of_a_request_is_un
         assert sorted(record.value or b"" for record in letters(broker, "orders")) == sorted(
             2 * [b"%d" % number for number in range(6)]
         )
+
+
+@pytest.mark.parametrize("repeated", [SettleRequest, ReceiveRequest])
+async def test_redrive_moves_each_message_once_if_a_request_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeated: type[Request[Any]]
+) -> None:
+    """As when the broker of the queue dies before it replies: the next one has its state."""
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=12)
+        ask = broker.queues._host.ask
+
+        async def twice(request: Any) -> Any:
+            # Not the first receive, which is of no messages.
+            if isinstance(request, repeated) and getattr(request, "max_messages", 1):
+                monkeypatch.setattr(broker.queues._host, "ask", ask)
+                await ask(request)
+            return await ask(request)
+
+        monkeypatch.setattr(broker.queues._host, "ask", twice)
+        started = await broker.queues.start_redrive("orders.dlq", messages_per_second=50)
+        done = await ended(broker, started)
+        assert (done.state, done.moved, done.failure) == ("completed", 12, "")
+        assert len(letters(broker, "orders")) == 24
+
+
+@pytest.mark.parametrize("per_second", [1, 1000])
+async def test_redrive_is_not_over_when_newer_messages_are_received_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_second: int
+) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=5)
+        wait = asyncio.sleep
+
+        async def hurried(seconds: float) -> None:
+            await wait(seconds / 10)
+
+        monkeypatch.setattr(redrive.asyncio, "sleep", hurried)
+        started = await broker.queues.start_redrive("orders.dlq", messages_per_second=per_second)
+        for _ in range(3):
+            await sent(broker, "orders.dlq", b"newer", partition=0, headers=(Header(LANE, b"critical"),))
+        done = await ended(broker, started)
+        assert (done.state, done.moved, done.failure) == ("completed", 5, "")
+        assert values(await broker.queues.receive(DEAD, wait_ms=5000)) == [b"newer"] * 3
 
 
 @pytest.mark.parametrize("is_delivered", [True, False])

@@ -48,6 +48,18 @@ def test_the_scope_decides_whether_groups_share_ids() -> None:
     assert key_of("id", "a") == key_of("id", "b")
 
 
+def test_an_id_that_is_added_again_does_not_keep_older_ones() -> None:
+    usage = Usage()
+    window = DeduplicationWindow(usage)
+    window.add(KEY, FifoPublished(0, 0, 0))
+    window.add(key_of("other"), FifoPublished(1000, 0, 1))
+    window.add(KEY, FifoPublished(200_000, 0, 2))
+    assert usage.entries == 2
+    assert window.find(key_of("other"), 1000 + WINDOW_MS) is None
+    assert window.find(KEY, 1000 + WINDOW_MS) == FifoPublished(200_000, 0, 2)
+    assert usage.entries == 1
+
+
 async def test_a_duplicate_waits_for_the_result_of_the_first() -> None:
     usage = Usage()
     window = DeduplicationWindow(usage)

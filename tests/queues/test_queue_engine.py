@@ -350,6 +350,43 @@ def test_done_messages_stay_done_when_the_gap_before_them_is_read_again(log_star
     assert queue.describe().partitions[0].start_offset == log_start + 3
 
 
+@pytest.mark.parametrize("ordering", ["none", "key"])
+@pytest.mark.parametrize("is_first_kept", [False, True])
+def test_leased_messages_that_compaction_has_removed_are_done(ordering: str, is_first_kept: bool) -> None:
+    queue = host({"queue.ordering": ordering})
+    for at in range(300):
+        queue.publish(1, key=b"%d" % at)
+    leased = queue.receive(3, visibility_ms=60_000)
+    queue.settle(Action.NACK, leased[2], delay_ms=70_000)
+    (partition,) = queue.log.topics[QUEUE.topic].partitions
+    partition.entries[is_first_kept:290] = [None] * (290 - is_first_kept)
+    queue.restart()
+    assert offsets(queue.receive(1)) == [290]
+    stats = queue.describe().partitions[0]
+    assert (stats.in_flight, stats.backoff) == (1 + is_first_kept, 0)
+    queue.ack(leased[0])
+    assert queue.describe().partitions[0].start_offset == 290
+    queue.check_changes()
+    queue.ask(DeleteRequest(queue=QUEUE))
+    queue.advance(80_000)
+
+
+def test_retention_empties_other_lanes_during_a_receive_of_some_partitions() -> None:
+    queue = host(partitions=3)
+    for lane, partition, count in [
+        (Lane.HIGH, 0, 1), (Lane.CRITICAL, 1, 60), (Lane.CRITICAL, 0, 10), (Lane.HIGH, 1, 5),
+        (Lane.CRITICAL, 1, 20), (Lane.CRITICAL, 2, 9), (Lane.HIGH, 2, 9),
+    ]:  # fmt: skip
+        queue.now_ms += 1
+        queue.publish(count, lane, partition=partition)
+    queue.receive(1, partitions=(2,))
+    queue.now_ms += 1000
+    queue.log.topics[QUEUE.topic].partitions[0].cut(11)
+    received = queue.receive(80, partitions=(0, 1))
+    assert {message.partition for message in received} == {1}
+    assert len(received) == 80
+
+
 def test_the_next_receive_notices_growth_without_an_event() -> None:
     queue = host()
     assert queue.receive() == ()

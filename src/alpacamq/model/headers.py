@@ -12,6 +12,8 @@ MESSAGE_ID = "alpacamq-message-id"
 DEDUPLICATION_ID = "sqs-deduplication-id"
 SENT_TIMESTAMP = "sqs-sent-timestamp"
 SEQUENCE_NUMBER = "sqs-sequence-number"
+# Marks a message with a deduplication id that a redrive has moved: its sender has sent it long before.
+IS_REDRIVEN = "sqs-is-redriven"
 
 # Origin of a dead letter and the reason for it.
 ORIGIN_TOPIC = "alpacamq-origin-topic"

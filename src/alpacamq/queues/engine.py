@@ -237,6 +237,11 @@ class QueueEngine:
             raise unreadable(queue_id.topic, self._log)
         return config
 
+    def is_committed(self, queue_id: QueueId) -> bool:
+        """Return whether a queue reads committed records only."""
+        queue = self._queues.find(queue_id)
+        return queue is None or queue.is_committed
+
     def refers_to(self, lost: Sequence[LostTail]) -> bool:
         """Return whether a queue has state of records that were lost."""
         ends = {(tail.topic_id, tail.partition): tail.end_offset for tail in lost}

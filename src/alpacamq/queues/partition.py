@@ -190,6 +190,21 @@ class Progress:
         for index in sorted(self.chunks):
             yield from self.chunks[index].lease_groups()
 
+    def unfinished_between(self, first: int, end: int) -> list[tuple[LeaseGroup, int]]:
+        """Return the delivered messages of first..end-1 that are not done, with their lease groups."""
+        if first >= self.delivered_end:
+            return []
+        within = range(first >> CHUNK_BITS, ((end - 1) >> CHUNK_BITS) + 1)
+        few = self.chunks if len(self.chunks) < len(within) else within
+        indexes = sorted(index for index in few if index in within and index in self.chunks)
+        return [
+            (leases, offset)
+            for index in indexes
+            for leases in self.chunks[index].lease_groups()
+            for offset in leases.offsets()
+            if first <= offset < end
+        ]
+
     def find(self, offset: int) -> LeaseGroup | None:
         """Return the lease group of a message; None if it was not delivered, or is done."""
         chunk = self.chunks.get(offset >> CHUNK_BITS)
@@ -439,7 +454,12 @@ class SharePartition:
             self._set_start(start)
 
     def skip(self, first: int, end: int) -> None:
-        """Record that the log has no messages at first..end-1, and advance the start offset if possible."""
+        """Record that the log has no messages at first..end-1, and advance the start offset if possible.
+
+        Compaction may have removed messages that were delivered, leased or not: they are done.
+        """
+        for leases, offset in self.progress.unfinished_between(first, end):
+            self.finish(leases, offset)
         if first <= self.progress.start_offset < end:
             self._set_start(end)
             self.advance()
@@ -451,10 +471,8 @@ class SharePartition:
         progress = self.progress
         if log_start <= progress.start_offset:
             return
-        for leases in [*progress.lease_groups()]:
-            if leases.chunk.index << CHUNK_BITS < log_start:
-                for offset in [offset for offset in leases.offsets() if offset < log_start]:
-                    self.finish(leases, offset)
+        for leases, offset in progress.unfinished_between(progress.start_offset, log_start):
+            self.finish(leases, offset)
         self._set_start(log_start)
         self.advance()
         if self.backlog.order is None:

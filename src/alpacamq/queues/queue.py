@@ -92,6 +92,11 @@ class PendingReceive:
         return not self.request.wait_ms
 
 
+def reads_committed(overrides: Mapping[str, str]) -> bool:
+    """Return whether a queue with these overrides reads committed records only."""
+    return ISOLATION not in overrides
+
+
 class Queue:
     """A group on a topic."""
 
@@ -136,7 +141,7 @@ class Queue:
     @property
     def is_committed(self) -> bool:
         """Return whether the queue reads committed records only."""
-        return ISOLATION not in self.overrides
+        return reads_committed(self.overrides)
 
     def is_of(self, topic: Topic | None) -> bool:
         """Return whether this is a queue of this topic, and not of a deleted one of the same name."""

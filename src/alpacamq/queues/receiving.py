@@ -401,7 +401,11 @@ def _lease_from_next_partition(queue: Queue, lane: Lane, among: int, room: int, 
         late = None
     number, until_ms = (late, 0) if late is not None else heap.first(since)
     partition = queue.partitions[number]
-    partition.drop_before(queue.bounds(number)[0])
+    log_start, _ = queue.bounds(number)
+    if log_start > partition.start_offset:
+        partition.drop_before(log_start)
+        for each, copied in grant.heaps.items():
+            ready.update(copied, each, number)  # other lanes may be empty now
     taken = _lease_from_lane(partition, lane, room, until_ms, grant)
     ready.update(heap, lane, number)
     queue.lanes.served(lane, taken, grant.now_ms, is_empty=not queue.ready_partitions.lanes >> lane & 1)

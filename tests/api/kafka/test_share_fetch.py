@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from alpacamq.api.kafka import turns as turns_module
-from alpacamq.api.kafka.share.fetch import SharedFetch
+from alpacamq.api.kafka.share import fetch as fetch_module
+from alpacamq.api.kafka.share.fetch import SharedFetch, Taken
 from alpacamq.api.kafka.share.sessions import ShareSession
 from alpacamq.api.kafka.turns import Turns, Work
 from alpacamq.broker.access import ANONYMOUS_CALLER
-from alpacamq.broker.partition.leader import append
+from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.coordinator.share.config import ShareConfig
-from alpacamq.model.errors import DiskFull
+from alpacamq.model.errors import DamagedLog, DiskFull
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import Topic
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.share import ShareFetchRequest
 from alpacamq.queues.messages import QueueId
 from tests.broker.open_brokers import running
@@ -70,6 +72,37 @@ async def test_records_acquired_before_an_error_are_sent(
         assert [entry.offset for entry in taken.acquired] == [0]
         assert (told.error_code, told.records_bytes) == (0, taken.covering.length)
         taken.covering.release()
+
+
+@pytest.mark.parametrize(("replicas", "is_discarded"), [((1,), True), ((1, 2, 3), False)])
+async def test_damaged_records_are_discarded_only_where_no_other_replica_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: tuple[int, ...], is_discarded: bool
+) -> None:
+    def damaged(*_: Any, **__: Any) -> Any:
+        raise DamagedLog(Path("segment"), 0, "flipped bits", (0, 1))
+
+    async with running(tmp_path) as broker:
+        topic = await broker.topics.create("t", partitions=1)
+        await append(broker.topics.partition("t", 0), write_batch([Record(0, 1000, None, b"x")]))
+        config = ShareConfig(auto_offset_reset="earliest")
+        work = Work(Turns(asyncio.get_running_loop()), lambda: True, 100)
+
+        async def fetched() -> list[Taken]:
+            session, request = share_session(topic), share_fetch(500)
+            return await SharedFetch(broker, ANONYMOUS_CALLER, session, request, config, work).run()
+
+        with monkeypatch.context() as patches:
+            patches.setattr(fetch_module, "cover", damaged)
+            patches.setattr(Partition, "replicas", replicas)
+            answers = [taken.shared(10) for taken in await fetched()]
+        refused = [(answer.error_code, list(answer.acquired)) for answer in answers]
+        assert refused == ([] if is_discarded else [(ErrorCode.NOT_LEADER_OR_FOLLOWER, [])])
+        again = await fetched()
+        assert [entry.delivery_count for taken in again for entry in taken.acquired] == [1] * (
+            not is_discarded
+        )
+        for taken in again:
+            taken.covering.release()
 
 
 class Paused(Exception):

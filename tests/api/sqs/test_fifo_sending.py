@@ -1,5 +1,6 @@
 """Sending to FIFO queues: order, and every message once."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -193,3 +194,23 @@ def test_a_purge_is_remembered_across_restarts(tmp_path: Path) -> None:
         assert send(sqs, url, known_as="after") == after
         assert send(sqs, url, body="again") != before
         assert received(sqs, url) == ["b", "again"]
+
+
+def test_a_redriven_message_does_not_make_a_later_one_a_duplicate_after_a_restart(tmp_path: Path) -> None:
+    fifo = {"FifoQueue": "true"}
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        dead = sqs.create_queue(QueueName="dead.fifo", Attributes=fifo)["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "1"})
+        url = sqs.create_queue(QueueName="q.fifo", Attributes=fifo | {"RedrivePolicy": policy})["QueueUrl"]
+        first = send(sqs, url)
+        sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)
+        assert sqs.receive_message(QueueUrl=dead, VisibilityTimeout=0, WaitTimeSeconds=5)["Messages"]
+        broker.clock.ahead_s = 290
+        sqs.start_message_move_task(SourceArn=arn)
+        assert received(sqs, url) == ["b"]
+    with served(tmp_path, ahead_s=400) as broker:
+        sqs = client(broker.url)
+        assert send(sqs, url, body="new") != first
+        assert received(sqs, url) == ["new"]

@@ -296,6 +296,39 @@ async def test_damage_is_skipped_only_where_no_other_replica_has_the_records(
         assert found == ([b"b"] if is_discarded else [b"a", b"b"])
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_messages_behind_a_stable_offset_that_a_new_leader_does_not_know_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """A marker that is not known to be committed keeps the last stable offset before its transaction."""
+    async with three_brokers(tmp_path) as cluster:
+        await cluster.create("orders", partitions=1, replication_factor=3)
+        for value in (b"a", b"b"):
+            await sent(cluster[1], "orders", value)
+        for delivery in await received(cluster[1], 2):
+            assert await settle(cluster[1], Action.RELEASE, delivery) == [None]
+        before = Partition.last_stable_offset.fget
+        assert before is not None
+
+        def behind(self: Partition) -> int:
+            return 0 if self.identity.topic == "orders" else before(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "last_stable_offset", property(behind))
+            for broker in cluster.brokers.values():
+                reader = broker.queues._host.reader
+                broker.queues._host._blocks.forget("orders")
+                if is_committed:
+                    with pytest.raises(PartitionNotReady):
+                        await reader.read("orders", [(0, 1)])
+                    with suppress(PartitionNotReady):
+                        assert await broker.queues.receive(ORDERS, wait_ms=200) == []
+                else:
+                    found = await reader.read("orders", [(0, 1)], is_committed=False)
+                    assert found[0, 1].value == b"b"
+        assert values(await received(cluster[1], 2)) == [b"a", b"b"]
+
+
 async def test_a_queue_forgets_what_the_only_replica_of_a_partition_has_lost(tmp_path: Path) -> None:
     """Else new messages with the same offsets would count as done."""
     async with three_brokers(tmp_path) as cluster:

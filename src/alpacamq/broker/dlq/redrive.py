@@ -43,6 +43,7 @@ from alpacamq.queues.messages import (
     FinishedRequest,
     QueueId,
     ReceiveRequest,
+    ReleaseConsumerRequest,
     SettleRequest,
     built_in_group,
 )
@@ -111,11 +112,14 @@ class _Redrive:
     task: RedriveTask
     ends: dict[int, int]
     max_messages: int
-    left: list[Acquired] = field(default_factory=list)
+    # By partition and offset: a lease that has ended is replaced by the next of its message.
+    left: dict[tuple[int, int], Acquired] = field(default_factory=dict)
     # Messages that are being moved, by partition and offset.
     pending: dict[tuple[int, int], "_Moving"] = field(default_factory=dict)
     # Whether all that existed at the start was leased.
     is_complete: bool = False
+    # Whether leases whose reply was lost have been ended since the last message was moved.
+    is_swept: bool = False
     # When leases have ended whose messages did not reach this task, by the loop's clock.
     returns_at: float = 0.0
     # When the queue last delivered messages, by the same clock.
@@ -139,6 +143,15 @@ class _Redrive:
             failure=f"{max(remaining, 0)} messages were not moved: {self.problem}",
             cause=self.cause,
         )
+
+    @property
+    def consumer(self) -> str:
+        """The name that it leases messages under."""
+        return f"{CONSUMER}-{self.task.id}"
+
+    def is_of_start(self, partition: int, offset: int) -> bool:
+        """Return whether a message existed when the task began."""
+        return offset < self.ends.get(partition, 0)
 
     @property
     def submitted(self) -> int:
@@ -253,7 +266,7 @@ class Redrives:
             else:
                 redrive.change(state="completed")
         finally:
-            self._host.release(queue, redrive.left)
+            self._host.release(queue, [*redrive.left.values()])
         log.info("redrive_ended", source=queue.topic, state=redrive.task.state, moved=redrive.task.moved)
 
     async def _move_all(self, redrive: _Redrive, queue: QueueId) -> None:
@@ -297,7 +310,11 @@ class Redrives:
                 return True
             room = min(room, max(rate // 10, 1))
         request = ReceiveRequest(
-            queue=queue, consumer=CONSUMER, max_messages=room, visibility_ms=LEASE_MS, wait_ms=IDLE_WAIT_MS
+            queue=queue,
+            consumer=redrive.consumer,
+            max_messages=room,
+            visibility_ms=LEASE_MS,
+            wait_ms=IDLE_WAIT_MS,
         )
         try:
             leases = (await self._host.lease(request)).messages
@@ -307,23 +324,44 @@ class Redrives:
             raise
         if leases:
             redrive.delivered_at = loop.time()
-            redrive.is_complete = not await self._move(redrive, queue, leases)
+            has_some = await self._move(redrive, queue, leases)
+            if not (has_some or redrive.is_complete or await self._has_ready(redrive, queue)):
+                redrive.is_complete = await self._is_swept(redrive, queue)
         elif redrive.pending:
             # Some may be returned: then they are leased again, and reported.
             await self._wait_for_moves(redrive, queue)
-        elif loop.time() >= redrive.returns_at:
+        elif loop.time() >= redrive.returns_at and await self._is_swept(redrive, queue):
             return await self._has_undelivered(redrive, queue)
         return True
 
+    async def _is_swept(self, redrive: _Redrive, queue: QueueId) -> bool:
+        """End leases that the task does not know of; false if there may be messages to receive again now.
+
+        A receive is repeated when the broker of the queue dies: then there may be leases of the first one.
+        """
+        if redrive.is_swept:
+            return True
+        if redrive.left:
+            # Their deliveries do not count.
+            settlements = tuple(settled(lease, Action.RELEASE_UNSEEN) for lease in redrive.left.values())
+            await self._host.ask(SettleRequest(queue=queue, settlements=settlements))
+            redrive.left.clear()
+        await self._host.ask(ReleaseConsumerRequest(queue=queue, consumer=redrive.consumer))
+        redrive.is_swept = True
+        return False
+
+    async def _has_ready(self, redrive: _Redrive, queue: QueueId) -> bool:
+        """Return whether there may be ready messages that existed when the task began."""
+        stats = await self._host.ask(DescribeRequest(queue=queue))
+        return any(
+            each.ready and redrive.is_of_start(each.partition, each.start_offset) for each in stats.partitions
+        )
+
     async def _has_undelivered(self, redrive: _Redrive, queue: QueueId) -> bool:
         """Return whether to wait for messages that are ready, although a receive has returned none."""
-        if redrive.left:
+        if any(redrive.is_of_start(*place) for place in redrive.left):
             return False  # they may come after these, in the order of their keys
-        stats = await self._host.ask(DescribeRequest(queue=queue))
-        if not any(
-            each.ready and each.start_offset < redrive.ends.get(each.partition, 0)
-            for each in stats.partitions
-        ):
+        if not await self._has_ready(redrive, queue):
             return False
         if asyncio.get_running_loop().time() < redrive.delivered_at + DELIVERY_SECONDS:
             return True
@@ -332,41 +370,35 @@ class Redrives:
         return False
 
     async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
-        """Move messages that existed when the task began; false if those were the last."""
+        """Move messages that existed when the task began; false if there were none of them."""
+        due = [lease for lease in leases if redrive.is_of_start(lease.partition, lease.offset)]
         try:
-            records = await self._host.reader.read(
-                queue.topic, [(each.partition, each.offset) for each in leases]
-            )
-            due = {
-                place: record for place, record in records.items() if place[1] < redrive.ends.get(place[0], 0)
-            }
-            targets = await self._targets(redrive, due)
+            records = await self._host.reader.read(queue.topic, [lease[:2] for lease in due])
+            targets = await self._targets(redrive, records)
         except BaseException:
             self._host.release(queue, leases)
             raise
         moves: list[tuple[Acquired, str]] = []
         discards: list[Acquired] = []
-        newer: list[Acquired] = []
-        for lease in leases:
-            record = records.get((lease.partition, lease.offset))
-            if lease.offset >= redrive.ends.get(lease.partition, 0):
-                newer.append(lease)
-            elif record is None:
+        for lease in due:
+            if lease[:2] not in records:
                 discards.append(lease)
-            elif (target := targets.get((lease.partition, lease.offset))) is None:
-                redrive.left.append(lease)
+            elif (target := targets.get(lease[:2])) is None:
+                redrive.left[lease[:2]] = lease
             else:
                 moves.append((lease, target))
+        if moves or discards:
+            redrive.is_swept = False
         # Newer messages stay leased: released now, they would be received again.
-        redrive.left += newer
+        redrive.left.update((lease[:2], lease) for lease in leases if lease not in due)
         await self._settle(redrive, queue, moves, discards)
         if self._is_target_deleted(redrive):
-            return False
-        if len(redrive.left) > MAX_LEFT:
+            redrive.is_complete = True
+        elif len(redrive.left) > MAX_LEFT:
+            redrive.is_complete = True
             if redrive.cause is None:
                 redrive.note(FailureCause.OTHER, "too many messages have arrived since the task started")
-            return False
-        return len(newer) < len(leases)
+        return bool(due)
 
     async def _targets(
         self, redrive: _Redrive, records: Mapping[tuple[int, int], Record]
@@ -410,8 +442,8 @@ class Redrives:
                 redrive.pending[lease.partition, lease.offset] = _Moving(lease, target, is_certain=False)
             raise
         for (lease, target), result in zip(moves, results, strict=False):
-            if result is None:
-                redrive.pending[lease.partition, lease.offset] = _Moving(lease, target)
+            # It is an error too if the request was repeated, because the broker of the queue died.
+            redrive.pending[lease.partition, lease.offset] = _Moving(lease, target, is_certain=result is None)
         redrive.discarded += sum(result is None for result in results[len(moves) :])
 
     async def _wait_for_moves(self, redrive: _Redrive, queue: QueueId) -> None:

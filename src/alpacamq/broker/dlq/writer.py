@@ -30,7 +30,9 @@ from alpacamq.model.headers import (
     DEAD_LETTER_HEADERS,
     DEAD_LETTER_REASON,
     DEAD_LETTERED_AT,
+    DEDUPLICATION_ID,
     DELIVERY_COUNT,
+    IS_REDRIVEN,
     ORIGIN_GROUP,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
@@ -66,8 +68,15 @@ def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
 
 
 def restored(record: Record, now_ms: int) -> Record:
-    """Return a dead letter without its origin headers and with a new timestamp."""
-    return record._replace(timestamp_ms=now_ms, headers=_without_origin(record))
+    """Return a dead letter without its origin headers and with a new timestamp.
+
+    That would make its deduplication id look newer than it is: the record is marked.
+    """
+    headers = _without_origin(record)
+    names = {header.key for header in headers}
+    if DEDUPLICATION_ID in names and IS_REDRIVEN not in names:
+        headers = (*headers, Header(IS_REDRIVEN, b"1"))
+    return record._replace(timestamp_ms=now_ms, headers=headers)
 
 
 def origin(record: Record, source: str) -> tuple[str | None, int | None]:
@@ -116,10 +125,10 @@ class _MoveQueue:
         return move
 
 
-def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfig:
+def _machine(host: StateMachineHost[QueueEngine]) -> QueueEngine:
     if (machine := host.machine) is None:
         raise CoordinatorUnavailable(f"{host.partition.identity} is being loaded")
-    return machine.settings(queue)
+    return machine
 
 
 class _TargetDeleted(Exception):
@@ -205,7 +214,8 @@ class DlqWriter:
         state = host.partition
         await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
-        records = await self._reader.read(queue.topic, places)
+        is_committed = _machine(host).is_committed(queue)
+        records = await self._reader.read(queue.topic, places, is_committed=is_committed)
         if (record := records.get(places[0])) is None:  # deleted by retention, or damaged
             log.warning(
                 "record_missing_before_move",
@@ -216,7 +226,7 @@ class DlqWriter:
             return 1
         topic = (
             first.target
-            or dead_letter_topic(queue.topic, _settings(host, queue).queue_dead_letter_topic)
+            or dead_letter_topic(queue.topic, _machine(host).settings(queue).queue_dead_letter_topic)
             or default_dead_letter_topic(queue.topic)  # the setting was changed after the decision
         )
         target = await self._target(first, record, topic)

@@ -142,11 +142,14 @@ class QueueReader:
         self._views = views
         self._blocks = blocks
 
-    async def read(self, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
+    async def read(
+        self, topic: str, places: Iterable[Place], *, is_committed: bool = True
+    ) -> dict[Place, Record]:
         """Return the records at these (partition, offset), without missing and damaged ones.
 
-        They are committed, so one that cannot be found yet is not missing: raises PartitionNotReady, as if
-        the partition cannot be read, or UnknownTopic.
+        They were readable before, so one that cannot be read yet is not missing: raises PartitionNotReady, as
+        if the partition cannot be read, or UnknownTopic. Unless `is_committed`, records of open and aborted
+        transactions are read too.
         """
         records: dict[Place, Record] = {}
         block: Block | None = None
@@ -154,13 +157,16 @@ class QueueReader:
         for place in sorted(places):
             index, offset = place
             if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
-                block = await self._block(self._views.get(topic, index), offset)
+                partition = self._views.get(topic, index)
+                block = await self._block(partition, offset, is_committed=is_committed)
                 block_of = index
             if block is not None and (record := block.record(offset)) is not None:
                 records[place] = record
         return records
 
-    def read_now(self, topic: str, places: Iterable[Place]) -> dict[Place, Record] | None:
+    def read_now(
+        self, topic: str, places: Iterable[Place], *, is_committed: bool = True
+    ) -> dict[Place, Record] | None:
         """Do the same as `read`; None if that has to wait for a disk or another broker, or fails."""
         records: dict[Place, Record] = {}
         block: Block | None = None
@@ -188,6 +194,8 @@ class QueueReader:
             record = block.record(offset) if batch is None else block.record_in(batch, offset - first)
             if record is not None:
                 records[place] = record
+            elif not is_committed:
+                return None  # it may be of an aborted transaction, which the blocks leave out
         return records
 
     async def unfinished(
@@ -223,11 +231,16 @@ class QueueReader:
             offset = block.next_offset
         return records
 
-    async def _block(self, partition: AnyPartition, offset: int) -> Block | None:
+    async def _block(self, partition: AnyPartition, offset: int, *, is_committed: bool) -> Block | None:
         # As it was before the read: what becomes visible meanwhile is not missing.
-        is_visible = isinstance(partition, RemotePartition) or offset < partition.high_watermark
+        is_visible = isinstance(partition, RemotePartition) or offset < (
+            partition.last_stable_offset if is_committed else partition.high_watermark
+        )
         try:
-            block = await self._loaded(partition, offset)
+            if is_committed:
+                block = await self._loaded(partition, offset)
+            else:
+                block = await self._blocks.load_uncommitted(partition, offset)
         except OffsetOutOfRange:
             if await self._is_before_start(partition, offset):
                 return None

@@ -39,7 +39,14 @@ from alpacamq.model.errors import (
     TooManyDelayed,
     UnknownTopic,
 )
-from alpacamq.model.headers import DEDUPLICATION_ID, MESSAGE_ID, ORIGIN_TOPIC, SENT_TIMESTAMP, SEQUENCE_NUMBER
+from alpacamq.model.headers import (
+    DEDUPLICATION_ID,
+    IS_REDRIVEN,
+    MESSAGE_ID,
+    ORIGIN_TOPIC,
+    SENT_TIMESTAMP,
+    SEQUENCE_NUMBER,
+)
 from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
@@ -181,7 +188,7 @@ class DeduplicationWindow:
 
     def add(self, key: bytes, published: FifoPublished) -> None:
         """Add a published message, no older than those added before."""
-        if key not in self._sent:
+        if self._sent.pop(key, None) is None:  # else it moves to the end, as it is evicted by its new time
             self._usage.entries += 1
         position = _POSITION.pack(published.sent_ms, published.partition, published.offset)
         self._sent[key] = position + published.message_id.encode()
@@ -586,8 +593,8 @@ def entry_of(record: Record, partition: int, scope: DeduplicationScope) -> tuple
     """Return result and key of a record that was published to a FIFO queue, None for any other."""
     headers = {name: value or b"" for name, value in record.headers}
     deduplication_id = headers.get(DEDUPLICATION_ID)
-    # A dead letter was published to another queue.
-    if deduplication_id is None or record.key is None or ORIGIN_TOPIC in headers:
+    # A dead letter was published to another queue, and a redriven message long before its timestamp.
+    if deduplication_id is None or record.key is None or ORIGIN_TOPIC in headers or IS_REDRIVEN in headers:
         return None
     key = deduplication_key(deduplication_id, record.key, scope)
     if (message_id := headers.get(MESSAGE_ID)) is None:

@@ -50,7 +50,7 @@ from alpacamq.queues.messages import (
     ShareTerms,
     Start,
 )
-from alpacamq.queues.queue import QueueLevels
+from alpacamq.queues.queue import QueueLevels, reads_committed
 from alpacamq.telemetry.tracing import ClientApi
 
 from .deliveries import (
@@ -227,7 +227,9 @@ class Queues:
         if not (leases := reply.messages):
             return []
         queue = lease.request.queue
-        records = self._host.reader.read_now(queue.topic, [each[:2] for each in leases])
+        is_committed = reads_committed(reply.overrides)
+        places = [each[:2] for each in leases]
+        records = self._host.reader.read_now(queue.topic, places, is_committed=is_committed)
         if records is None or not (deliveries := self._deliverable(lease, reply, records)):
             return self._lease(lease, _known(reply), records)
         self._trace(lease, deliveries)
@@ -611,7 +613,9 @@ class Queues:
     async def _read_deliverable(self, lease: "_Lease", reply: ReceiveReply) -> list[LeasedRecord]:
         queue, leases = lease.request.queue, reply.messages
         try:
-            records = await self._host.reader.read(queue.topic, [each[:2] for each in leases])
+            records = await self._host.reader.read(
+                queue.topic, [each[:2] for each in leases], is_committed=reads_committed(reply.overrides)
+            )
         except BaseException:
             self._host.release(queue, leases)
             raise

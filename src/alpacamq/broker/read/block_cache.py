@@ -388,7 +388,7 @@ class StoredBlocks:
         """Load a block, however long it takes; None if there is nothing before `limit_offset`.
 
         `limit_offset` is no later than the end of what can be read. Raises PartitionNotReady if another
-        broker leads the partition and does not know of records at `offset` yet.
+        broker leads the partition and does not know yet that records at `offset` are committed.
         """
         stored = _stored_here(partition, offset)
         if isinstance(partition, RemotePartition):
@@ -396,8 +396,25 @@ class StoredBlocks:
             if stored is not None:
                 with suppress(AlpacaError):  # the leader has what this replica has lost
                     block = await self._load(partition, stored, offset, limit_offset)
-            return block or await self._fetch(partition, offset)
+            if block is None:
+                block = await self._fetch(partition, offset, is_committed=True)
+                if block is not None:
+                    self._keep(partition, block)
+            return block
         return await self._load(partition, partition, offset, limit_offset)
+
+    async def load_uncommitted(self, partition: AnyPartition, offset: int) -> Block | None:
+        """Load a block with the records of open and aborted transactions too, which is not cached.
+
+        None if there is nothing before the high watermark. Raises PartitionNotReady as `load` does.
+        """
+        if isinstance(partition, RemotePartition):
+            return await self._fetch(partition, offset, is_committed=False)
+        end = partition.high_watermark
+        part = await verified_read(partition, offset, BLOCK_BYTES, end, self._executor)
+        if part is None:
+            return None
+        return await in_thread(self._executor, part, self._prepared, partition, part, ())
 
     async def _load(
         self, partition: AnyPartition, stored: Partition, offset: int, limit_offset: int
@@ -412,18 +429,17 @@ class StoredBlocks:
         self._keep(partition, block)
         return block
 
-    async def _fetch(self, partition: RemotePartition, offset: int) -> Block | None:
-        found = await partition.read(offset, REMOTE_BLOCK_BYTES)
+    async def _fetch(self, partition: RemotePartition, offset: int, *, is_committed: bool) -> Block | None:
+        found = await partition.read(offset, REMOTE_BLOCK_BYTES, committed=is_committed)
         if not found.data:
-            if offset >= found.bounds.high_watermark:
-                # A new leader learns later what its predecessor had committed.
+            if offset >= found.bounds.readable_end(committed=is_committed):
+                # A new leader learns later what its predecessor had committed, and which transactions.
                 raise PartitionNotReady(f"offset {offset} of {partition.identity} cannot be read yet")
             return None
         block = self._block(partition, found.data, found.next_offset, found.aborted)
         if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
             loop = asyncio.get_running_loop()
             await asyncio.shield(loop.run_in_executor(self._executor, block.prepare))
-        self._keep(partition, block)
         return block
 
     def forget(self, topic: str) -> None:

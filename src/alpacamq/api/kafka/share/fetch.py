@@ -16,6 +16,7 @@ from alpacamq.broker.access import Caller
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
+from alpacamq.broker.remote.views import is_only_copy
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.model.errors import (
@@ -383,10 +384,13 @@ class SharedFetch:
             log.error("shared_records_damaged", partition=str(partition.identity), reason=str(error))
             taken.covering.release()
             taken.covering = Covering()
-            first, end = error.offsets or (0, 0)
-            lost = [entry for entry in acquired if first <= entry.offset < end]
-            await self._settle(partition, lost, Action.DISCARD)
-            acquired = [entry for entry in acquired if entry not in lost]
+            if is_only_copy(partition):
+                first, end = error.offsets or (0, 0)
+                lost = [entry for entry in acquired if first <= entry.offset < end]
+                await self._settle(partition, lost, Action.DISCARD)
+                acquired = [entry for entry in acquired if entry not in lost]
+            else:  # another replica has them; the client looks for another leader
+                taken.error = PartitionNotReady(f"{partition.identity} is damaged at its leader")
         except AlpacaError as error:
             log.error("shared_records_not_read", partition=str(partition.identity), reason=str(error))
             taken.covering.release()
