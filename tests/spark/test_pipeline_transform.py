@@ -9,6 +9,7 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
+from .registries import send_bytes
 from .topics import deliveries, make_topic, values
 
 
@@ -149,6 +150,25 @@ def test_malformed_values_go_to_a_dead_letter_topic_exactly_once(
     shutil.rmtree(f"{pipeline.checkpoint_place}/dead-letters-items")
     workshop.run(pipeline)
     assert values(cluster, f"{topic}.dlq") == ["no 0", "no 0", "no 1", "no 1"]
+
+
+def test_blank_values_are_malformed_and_tombstones_are_not(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send_bytes(workshop.broker, topic, [b"", b" \n", b"[]", None, b'{"id": 1}'])
+    text = MALFORMED.replace("TOPIC", topic)
+    outcome = workshop.run(workshop.pipeline(text.replace("HOW", "dead-letter")))
+    place = {"topic": topic, "partition": 0, "offset": 0}
+    assert json_of(outcome)["malformed"] == {
+        "items": {"count": 3, "handled": f"sent to {topic}.dlq", "first": place}
+    }
+    assert values(cluster, f"{topic}.dlq") == ["", " \n", "[]"]
+    rows = workshop.spark.read.parquet(str(workshop.directory / "files")).collect()
+    assert sorted(map(tuple, rows), key=str) == [(1, 0, 4), (None, 0, 3)]
+    failing = text.replace("HOW", "fail").replace("files", "more")
+    with pytest.raises(PipelineFailed, match="the value of items at partition 0, offset 0 is not JSON"):
+        workshop.run(workshop.pipeline(failing, "failing.toml"))
 
 
 def test_windows_close_by_the_watermark_of_their_source(

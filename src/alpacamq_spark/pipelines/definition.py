@@ -382,7 +382,7 @@ class TableSource(Part, frozen=True, kw_only=True):
             if self.dead_letters is not None:
                 raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
             _check_dead_letter_table(f"{place}.", self.dead_letter_table)
-        if self.malformed == "dead-letter" and self.format != "json":
+        if self.malformed == "dead-letter" and self.format != "json" and self.decode_key is None:
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
 

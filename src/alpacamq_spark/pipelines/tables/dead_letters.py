@@ -1,20 +1,19 @@
 """Dead letters in an Iceberg table: malformed records as they are, with the reason and their position."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
-from alpacamq_spark.pipelines.malformed import NOT_DECODED, NOT_JSON, beginning
+from alpacamq_spark.pipelines.malformed import beginning, malformed_parts
 from alpacamq_spark.pipelines.registry import RegistryColumns
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import Topics, read_stream
 from alpacamq_spark.pipelines.timestamps import parse_duration
-from alpacamq_spark.pipelines.values import MALFORMED, decoded
+from alpacamq_spark.pipelines.values import decoded
 
 from .pipeline import KEEP, claim_table, iceberg_place
 from .sorting import Layout
@@ -46,6 +45,17 @@ class DeadLetterWriter:
             keep = timedelta(milliseconds=parse_duration(KEEP))
             with suppress(Conflict):  # another writer was faster; the next time will do
                 self.write.place.open(self.write.pipeline).clean(keep, datetime.now(UTC))
+
+
+def malformed_reason(columns: RegistryColumns | None, json: "Column | None") -> "Column":
+    """Return why a record is malformed, or null; `json` is what `decoded` makes of its value."""
+    from pyspark.sql import functions as f
+
+    reasons = [
+        f.when(is_malformed, f.lit(f"malformed: the {part} {why}"))
+        for part, is_malformed, why in malformed_parts(columns, json)
+    ]
+    return f.coalesce(*reasons)
 
 
 def dead_letter_rows(malformed: "DataFrame", reason: "Column", group: str) -> "DataFrame":
@@ -109,15 +119,7 @@ class DeadLetterCopies:
         query = DEAD_LETTER_TABLE
         own = {**beginning(run, query, self.source, self.start), "groupId": f"{run.group}-{query}"}
         records = self.kept(read_stream(run, self.source, {**self.options, **own}, self.columns))
-        reasons = [f.when(is_so, f.lit(f"malformed: the {why}")) for is_so, why in self._malformed()]
-        reason = f.coalesce(*reasons)
+        json = None if self.data is None else decoded(f.col("value"), self.data)
+        reason = malformed_reason(self.columns, json)
         rows = dead_letter_rows(records.where(reason.isNotNull()), reason, run.group)
         return {query: dead_letter_writer(run, rows, table, catalog, query)}
-
-    def _malformed(self) -> "Iterator[tuple[Column, str]]":
-        from pyspark.sql import functions as f
-
-        if self.data is not None:
-            yield decoded(f.col("value"), self.data)[MALFORMED].isNotNull(), f"value {NOT_JSON}"
-        for part in () if self.columns is None else self.columns.types:
-            yield f.col(DECODED[part]).isNull() & f.col(part).isNotNull(), f"{part} {NOT_DECODED}"
