@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
@@ -29,6 +30,12 @@ from .topics import make_topic
 # Each has the pipelines and reads the tables of its format.
 FORMATS = {"iceberg": iceberg, "delta": delta}
 BY_ID = 'mode = "upsert"\nkey = "id"'
+
+
+def codec_of(file: str) -> str:
+    """Return the compression of a Parquet file by its metadata."""
+    codec: str = pyarrow.parquet.read_metadata(file).row_group(0).column(0).compression
+    return codec
 
 
 @pytest.fixture(params=list(FORMATS))
@@ -84,6 +91,23 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     assert lake.state_of(found) == model
     assert lake.files_on_disk(found) == lake.files_of(found)
     assert {"_offset", "_tombstone"}.isdisjoint(field.name for field in found.schema().fields)
+
+
+def test_files_have_the_compression_of_the_sink(
+    workshop: Workshop, cluster: Cluster, topic: str, lake: ModuleType
+) -> None:
+    make_topic(cluster, topic)
+    text = lake.ARCHIVE.format(topic=topic, most=100)
+    known: set[str] = set()
+    for line, codec in (("", "ZSTD"), ('compression = "gzip"\n', "GZIP")):
+        send(workshop.broker, topic, numbered(0, 8))
+        workshop.run(workshop.pipeline(text + line))
+        files = set(lake.current_files(lake.table(workshop)))
+        assert {codec_of(name) for name in files - known} == {codec}
+        known = files
+    merging = f'{text}compression = "snappy"\n[[steps]]\ndo = "compact"\nfan_in = 2\n'
+    workshop.run(workshop.pipeline(merging))
+    assert {codec_of(name) for name in lake.current_files(lake.table(workshop))} == {"SNAPPY"}
 
 
 def test_only_rows_whose_tombstone_is_true_are_deleted(

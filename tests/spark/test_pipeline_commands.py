@@ -121,7 +121,9 @@ def test_exit_codes_are_those_of_every_verb(
             id="another kind",
         ),
         pytest.param(
-            ['kind = "dead-letters"', 'source.topics = ["a"]'], "add redrive.where to its file", id="no redrive"
+            ['kind = "dead-letters"', 'source.topics = ["a"]'],
+            "add redrive.where to its file",
+            id="no redrive",
         ),
     ],
 )
