@@ -3,14 +3,16 @@
 import json
 import shutil
 
+import pyarrow.parquet
 import pytest
 
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.model.batch import Codec
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
 from .registries import send_bytes
-from .topics import deliveries, make_topic, values
+from .topics import codecs, deliveries, make_topic, values
 
 
 def test_a_topic_is_a_table_whose_columns_are_inferred_once(
@@ -169,6 +171,39 @@ def test_blank_values_are_malformed_and_tombstones_are_not(
     failing = text.replace("HOW", "fail").replace("files", "more")
     with pytest.raises(PipelineFailed, match="the value of items at partition 0, offset 0 is not JSON"):
         workshop.run(workshop.pipeline(failing, "failing.toml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "codec"),
+    [("", "SNAPPY"), ('compression = "zstd"', "ZSTD"), ('compression = "none"', "UNCOMPRESSED")],
+)
+def test_files_have_the_compression_of_the_sink(
+    workshop: Workshop, cluster: Cluster, topic: str, line: str, codec: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    send(workshop.broker, topic, [Sent(value='{"id": 1}')])
+    text = MALFORMED.replace("TOPIC", topic).replace("HOW", "keep")
+    workshop.run(workshop.pipeline(f"{text}{line}\n"))
+    [file] = (workshop.directory / "files").glob("*.parquet")
+    assert pyarrow.parquet.read_metadata(file).row_group(0).column(0).compression == codec
+
+
+def test_records_have_the_compression_of_the_sink(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-small", partitions=1)
+    value = json.dumps({"id": 1, "text": "a" * 5000}, separators=(",", ":"))
+    send(workshop.broker, topic, [Sent(value=value)])
+    text = """
+kind = "transform"
+sql = "SELECT id, text FROM items"
+sources = { items = { topic = "TOPIC", schema = "id INT, text STRING" } }
+[sink]
+topic = "TOPIC-small"
+compression = "gzip"
+"""
+    workshop.run(workshop.pipeline(text.replace("TOPIC", topic)))
+    assert values(cluster, f"{topic}-small") == [value]
+    assert codecs(cluster, f"{topic}-small") == {Codec.GZIP}
 
 
 def test_windows_close_by_the_watermark_of_their_source(

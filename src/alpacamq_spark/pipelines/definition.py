@@ -106,11 +106,17 @@ class TableSink(Part, frozen=True, kw_only=True):
     partition_by: tuple[str, ...] | None = None
     # The order of rows inside files.
     sort_by: tuple[str, ...] = ()
-    compression: Compression = "zstd"
+    # Of archives and tables "zstd"; of the files of a query Spark's default, and of records none.
+    compression: Compression | None = None
     # How long earlier states of a table can be read.
     keep_snapshots: str | None = None
     # For Delta tables that are not on this machine, as delta-rs has them.
     storage_options: Mapping[str, str | int | float | bool] = {}
+
+    @property
+    def codec(self) -> Compression:
+        """The compression of an archive or a table."""
+        return self.compression or "zstd"
 
     @property
     def is_table(self) -> bool:

@@ -359,10 +359,14 @@ def _is_begun(run: PipelineRun) -> bool:
 def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "DataStreamWriter":
     if sink.path is not None:
         writer = result.writeStream.format("parquet").option("path", run.place(sink.path))
+        if sink.compression is not None:
+            codec = "uncompressed" if sink.compression == "none" else sink.compression
+            writer = writer.option("compression", codec)
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
     records = as_records(result, sink.keys[0] if sink.keys else None)
-    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
+    codec = {} if sink.compression is None else {"kafka.compression.type": sink.compression}
+    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic, **codec)
 
 
 def as_records(result: "DataFrame", key: str | None) -> "DataFrame":

@@ -113,10 +113,8 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     options = _options(source)
     frame = archived(filtered(read_stream(run, source, options, columns), definition.steps), data)
     step = next((each for each in definition.steps if isinstance(each, Compact)), None)
-    compaction = None if step is None else Compaction(table, run, step, definition.sink.compression)
-    writer = frame.writeStream.foreachBatch(
-        batch_writer(table.place, owner.writer, definition.sink.compression)
-    )
+    compaction = None if step is None else Compaction(table, run, step, definition.sink.codec)
+    writer = frame.writeStream.foreachBatch(batch_writer(table.place, owner.writer, definition.sink.codec))
     # Between batches if compaction is frequent; after the last batch in any case.
     every = _compacting(compaction) if definition.trigger not in ("once", "available-now") else None
     end = run_stream(

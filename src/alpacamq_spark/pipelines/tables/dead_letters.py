@@ -86,7 +86,7 @@ def dead_letter_writer(
     place = iceberg_place(catalog, sink, run.place)
     name = f"{run.name}-{beside}"
     checkpoint = Checkpoint(run.checkpoint.place, run.spark, beside)
-    layout = Layout(compression=sink.compression)
+    layout = Layout(compression=sink.codec)
     of_letters = replace(run, name=name, checkpoint=checkpoint)
     claim_table(of_letters, place, rows.schema, sink, layout, _PARTITION_BY)
     write = BatchWriter(place=place, pipeline=name, checkpoint=checkpoint.identity(), layout=layout)
