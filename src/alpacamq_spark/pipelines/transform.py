@@ -365,8 +365,10 @@ def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "Data
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
     records = as_records(result, sink.keys[0] if sink.keys else None)
-    codec = {} if sink.compression is None else {"kafka.compression.type": sink.compression}
-    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic, **codec)
+    writer = records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
+    if sink.compression is not None:
+        writer = writer.option("kafka.compression.type", sink.compression)
+    return writer
 
 
 def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
