@@ -92,6 +92,8 @@ _WITHOUT_EFFECT = (
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
 )
+# Options of streams, which Spark's Kafka source takes for batch reads, too, and does not use for them.
+_OF_STREAMS = ("groupId", "kafka.group.id", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
 MAX_TRANSACTION_MS = 900_000
 MAX_TRIGGER_DELAY_S = 900.0
 _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -173,6 +175,8 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if options.get(name) is not None:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")
+    of_others = _OF_STREAMS if mode is ReadMode.BATCH else ()
+    without_effect = [name for name in of_others if options.get(name) is not None]
     return ReadOptions(
         servers=options.servers(),
         login=options.login(),
@@ -194,7 +198,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         reader_schemas=options.reader_schemas(),
         watched_subjects=options.watched_subjects(),
         message=options.get("message"),
-        ignored=options.ignored,
+        ignored=tuple(sorted({*options.ignored, *without_effect})),
     )
 
 

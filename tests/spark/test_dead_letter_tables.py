@@ -159,20 +159,23 @@ def test_an_archive_copies_malformed_values_to_a_table_once(
         with pytest.raises(PipelineFailed):
             workshop.run(made)
     workshop.run(made)
-    send(workshop.broker, topic, [Sent(value="{", key="k")])
+    send(workshop.broker, topic, [Sent(value="{", key="k"), Sent(value=" ")])
     later = json_of(workshop.run(made))
     reason = "malformed: the value is not JSON that fits its columns"
     assert letters(workshop) == [
         (reason, topic, 0, 1, None, b"nonsense"),
         (reason, topic, 0, 3, None, b"[1]"),
         (reason, topic, 0, 4, b"k", b"{"),
+        (reason, topic, 0, 5, None, b" "),
     ]
     query = f"SELECT data.id FROM {view} ORDER BY offset"  # noqa: S608 - our own names
     found = query_sink(made, query, spark=workshop.spark)
-    assert found.data["rows"] == [{"id": each} for each in (1, None, 2, None, None)]
-    assert later["malformed"]["values"]["handled"] == (
-        "archived without their columns, and copied to table shop.malformed"
-    )
+    assert found.data["rows"] == [{"id": each} for each in (1, None, 2, None, None, None)]
+    assert later["malformed"]["values"] == {
+        "count": 2,
+        "handled": "archived without their columns, and copied to table shop.malformed",
+        "first": {"topic": topic, "partition": 0, "offset": 4},
+    }
 
 
 def test_an_archive_copies_what_the_registry_cannot_decode(

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 pytest.importorskip("pyiceberg", reason="needs the extra `tables`")
@@ -14,19 +15,27 @@ pytest.importorskip("deltalake", reason="needs the extra `delta`")
 from types import ModuleType
 
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline
+from alpacamq_spark.pipelines.archive.queries import query_sink
+from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.table import LakeTable
 
 from . import test_delta_tables as delta
 from . import test_pipeline_tables as iceberg
-from .pipeline_files import Workshop, json_of, send
+from .pipeline_files import Sent, Workshop, json_of, send
 from .table_process import steps
 from .test_pipeline_tables import Cut, changes, cut_off, numbered, run_to_the_end, send_changes
 from .topics import make_topic
 
 # Each has the pipelines and reads the tables of its format.
 FORMATS = {"iceberg": iceberg, "delta": delta}
+BY_ID = 'mode = "upsert"\nkey = "id"'
+
+
+def codec_of(file: str) -> str:
+    """Return the compression of a Parquet file by its metadata."""
+    codec: str = pyarrow.parquet.read_metadata(file).row_group(0).column(0).compression
+    return codec
 
 
 @pytest.fixture(params=list(FORMATS))
@@ -82,6 +91,50 @@ def test_upserts_cut_off_at_any_step_hold_the_last_record_for_each_key(
     assert lake.state_of(found) == model
     assert lake.files_on_disk(found) == lake.files_of(found)
     assert {"_offset", "_tombstone"}.isdisjoint(field.name for field in found.schema().fields)
+
+
+def test_files_have_the_compression_of_the_sink(
+    workshop: Workshop, cluster: Cluster, topic: str, lake: ModuleType
+) -> None:
+    make_topic(cluster, topic)
+    text = lake.ARCHIVE.format(topic=topic, most=100)
+    known: set[str] = set()
+    for line, codec in (("", "ZSTD"), ('compression = "gzip"\n', "GZIP")):
+        send(workshop.broker, topic, numbered(0, 8))
+        workshop.run(workshop.pipeline(text + line))
+        files = set(lake.current_files(lake.table(workshop)))
+        assert {codec_of(name) for name in files - known} == {codec}
+        known = files
+    merging = f'{text}compression = "snappy"\n[[steps]]\ndo = "compact"\nfan_in = 2\n'
+    workshop.run(workshop.pipeline(merging))
+    assert {codec_of(name) for name in lake.current_files(lake.table(workshop))} == {"SNAPPY"}
+
+
+def test_only_rows_whose_tombstone_is_true_are_deleted(
+    workshop: Workshop, cluster: Cluster, topic: str, lake: ModuleType
+) -> None:
+    make_topic(cluster, topic)
+    # As outer joins make it: null instead of false.
+    sql = "SELECT _key AS id, amount, _offset, nullif(_tombstone, false) AS _tombstone FROM orders"
+    pipeline = workshop.pipeline(lake.TRANSFORM.format(topic=topic, sql=sql, sink=BY_ID))
+    records = [Sent(value='{"amount": 1}', key=key) for key in "abc"]
+    for sent in (records, [Sent(value='{"amount": 2}', key="a"), Sent(value="", key="b")]):
+        send_changes(workshop, topic, sent)
+        workshop.run(pipeline)
+    rows = query_sink(pipeline, "SELECT * FROM orders ORDER BY id", spark=workshop.spark).data["rows"]
+    assert rows == [{"id": "a", "amount": 2.0}, {"id": "c", "amount": 1.0}]
+
+
+def test_a_row_without_an_order_ends_an_upsert_and_is_named(
+    workshop: Workshop, cluster: Cluster, topic: str, lake: ModuleType
+) -> None:
+    make_topic(cluster, topic)
+    sql = "SELECT _key AS id, amount, if(_key = 'b', null, _offset) AS _offset FROM orders"
+    pipeline = workshop.pipeline(lake.TRANSFORM.format(topic=topic, sql=sql, sink=BY_ID))
+    send(workshop.broker, topic, [Sent(value="{}", key=key) for key in "aba"])
+    with pytest.raises(PipelineFailed, match=r'by _offset, which is null in a row with the id \{"id":"b"\};'):
+        workshop.run(pipeline)
+    assert lake.count(lake.table(workshop, "orders")) == 0
 
 
 def test_a_table_belongs_to_one_checkpoint_and_a_checkpoint_to_its_table(

@@ -95,6 +95,28 @@ def test_options_that_tune_kafkas_client_are_taken_without_effect() -> None:
     assert write_options({**SERVERS, "kafka.acks": "1"}).ignored == ("kafka.acks",)
 
 
+def test_options_of_streams_are_taken_without_effect_by_batch_reads() -> None:
+    given = {
+        **TOPIC,
+        "groupid": "g",
+        "kafka.group.id": "h",
+        "maxOffsetsPerTrigger": "9",
+        "minOffsetsPerTrigger": "5",
+        "maxTriggerDelay": "30s",
+        "kafka.linger.ms": "5",
+    }
+    assert read_options(given, ReadMode.BATCH).ignored == (
+        "groupId",
+        "kafka.group.id",
+        "kafka.linger.ms",
+        "maxOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "minOffsetsPerTrigger",
+    )
+    assert read_options(given, ReadMode.STREAM).ignored == ("kafka.linger.ms",)
+    assert read_options(TOPIC, ReadMode.BATCH).ignored == ()
+
+
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="a\\"b; c";'
 SASL = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-512"}
 

@@ -112,6 +112,31 @@ def test_exit_codes_are_those_of_every_verb(
     assert main(["pipeline", "list", str(tmp_path / "nowhere")]) == 4
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        pytest.param(
+            ['kind = "archive"', 'source.topics = ["a"]', 'sink.path = "b"'],
+            "a pipeline of kind archive has no redrive to execute",
+            id="another kind",
+        ),
+        pytest.param(
+            ['kind = "dead-letters"', 'source.topics = ["a"]'],
+            "add redrive.where to its file",
+            id="no redrive",
+        ),
+    ],
+)
+def test_a_pipeline_without_a_redrive_is_not_executed(
+    lines: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.toml"
+    # A broker that is not there, so that it ends in any case.
+    path.write_text("\n".join(['broker = "127.0.0.1:1"', *lines]))
+    assert main(["pipeline", "run", str(path), "--execute"]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_validation_checks_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = archive_file(tmp_path, "orders")
     bad = tmp_path / "bad.toml"

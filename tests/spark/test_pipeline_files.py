@@ -219,7 +219,7 @@ def test_defaults_match_the_guide() -> None:
     archive, transform = define(ARCHIVE), define(TRANSFORM)
     assert isinstance(archive, Archive)
     assert isinstance(transform, Transform)
-    assert (archive.trigger, archive.source.start, archive.sink.compression) == (
+    assert (archive.trigger, archive.source.start, archive.sink.codec) == (
         "available-now",
         "earliest",
         "zstd",

@@ -20,7 +20,7 @@ from alpacamq_spark.pipelines.run import Interruption
 from tests.brokers import Broker
 from tests.waiting import eventually
 
-from .pipeline_files import RecordedProgress, Workshop
+from .pipeline_files import RecordedProgress, Workshop, json_of
 from .registries import Registered, allow_any_change, record, register, send_bytes
 from .topics import deliveries, make_topic
 
@@ -411,3 +411,57 @@ def test_the_connector_decodes_for_any_spark_job(
     assert [tuple(row) for row in found] == [("k", 1, "a", 0), ("k", None, None, 1)]
     narrow = reader.schema("data STRUCT<note: STRING>").load()
     assert [row.data and plain(row.data) for row in narrow.collect()] == [{"note": "a"}, None]
+
+
+KEYS = """
+kind = "transform"
+registry = "{registry}"
+sql = "{sql}"
+
+[sources.orders]
+topic = "{topic}"
+schema = "id BIGINT"
+decode_key = "registry"
+malformed = "{malformed}"
+
+[sink]
+path = "{malformed}"
+"""
+
+
+def test_keys_that_cannot_be_decoded_are_malformed(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession, registry: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    key = register(registry, f"{topic}-key", record("Key", id="long"))
+    sent = [(key.avro({"id": 7}), b'{"id": 1}'), (b"k", b'{"id": 2}'), (b"k", b"no"), (None, b'{"id": 4}')]
+    for each, value in sent:
+        send_bytes(workshop.broker, topic, [value], key=each)
+
+    def run(malformed: str, sql: str = "SELECT _key.id AS key, id FROM orders") -> Any:
+        text = KEYS.format(registry=registry, topic=topic, malformed=malformed, sql=sql)
+        return json_of(workshop.run(workshop.pipeline(text, f"{malformed}.toml")))["malformed"]
+
+    def rows(malformed: str) -> list[tuple[Any, ...]]:
+        found = spark.read.parquet(str(workshop.directory / malformed)).collect()
+        return sorted(map(tuple, found), key=str)
+
+    def found(count: int, offset: int, handled: str) -> dict[str, Any]:
+        first = {"topic": topic, "partition": 0, "offset": offset}
+        return {"count": count, "handled": handled, "first": first}
+
+    assert run("keep") == {
+        "orders": found(1, 2, "kept with nulls"),
+        "orders keys": found(2, 1, "kept with nulls"),
+    }
+    assert rows("keep") == [(7, 1), (None, 2), (None, 4), (None, None)]
+    said = f"sent to {topic}.dlq"
+    assert run("dead-letter") == {"orders": found(1, 2, said), "orders keys": found(1, 1, said)}
+    assert rows("dead-letter") == [(7, 1), (None, 4)]
+    letters = [each.record for each in deliveries(cluster, f"{topic}.dlq")]
+    assert [(letter.value, dict(letter.headers)["alpacamq-dead-letter-reason"]) for letter in letters] == [
+        (b'{"id": 2}', b"malformed: the key cannot be decoded by the schema registry"),
+        (b"no", b"malformed: the value is not JSON that fits its columns"),
+    ]
+    with pytest.raises(PipelineFailed, match="the key of orders at partition 0, offset 1 cannot be decoded"):
+        run("fail", "SELECT _offset FROM orders WHERE _offset = 1")

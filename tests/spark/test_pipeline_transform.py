@@ -3,13 +3,16 @@
 import json
 import shutil
 
+import pyarrow.parquet
 import pytest
 
 from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.model.batch import Codec
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, json_of, send
-from .topics import deliveries, make_topic, values
+from .registries import send_bytes
+from .topics import codecs, deliveries, make_topic, values
 
 
 def test_a_topic_is_a_table_whose_columns_are_inferred_once(
@@ -149,6 +152,58 @@ def test_malformed_values_go_to_a_dead_letter_topic_exactly_once(
     shutil.rmtree(f"{pipeline.checkpoint_place}/dead-letters-items")
     workshop.run(pipeline)
     assert values(cluster, f"{topic}.dlq") == ["no 0", "no 0", "no 1", "no 1"]
+
+
+def test_blank_values_are_malformed_and_tombstones_are_not(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send_bytes(workshop.broker, topic, [b"", b" \n", b"[]", None, b'{"id": 1}'])
+    text = MALFORMED.replace("TOPIC", topic)
+    outcome = workshop.run(workshop.pipeline(text.replace("HOW", "dead-letter")))
+    place = {"topic": topic, "partition": 0, "offset": 0}
+    assert json_of(outcome)["malformed"] == {
+        "items": {"count": 3, "handled": f"sent to {topic}.dlq", "first": place}
+    }
+    assert values(cluster, f"{topic}.dlq") == ["", " \n", "[]"]
+    rows = workshop.spark.read.parquet(str(workshop.directory / "files")).collect()
+    assert sorted(map(tuple, rows), key=str) == [(1, 0, 4), (None, 0, 3)]
+    failing = text.replace("HOW", "fail").replace("files", "more")
+    with pytest.raises(PipelineFailed, match="the value of items at partition 0, offset 0 is not JSON"):
+        workshop.run(workshop.pipeline(failing, "failing.toml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "codec"),
+    [("", "SNAPPY"), ('compression = "zstd"', "ZSTD"), ('compression = "none"', "UNCOMPRESSED")],
+)
+def test_files_have_the_compression_of_the_sink(
+    workshop: Workshop, cluster: Cluster, topic: str, line: str, codec: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    send(workshop.broker, topic, [Sent(value='{"id": 1}')])
+    text = MALFORMED.replace("TOPIC", topic).replace("HOW", "keep")
+    workshop.run(workshop.pipeline(f"{text}{line}\n"))
+    [file] = (workshop.directory / "files").glob("*.parquet")
+    assert pyarrow.parquet.read_metadata(file).row_group(0).column(0).compression == codec
+
+
+def test_records_have_the_compression_of_the_sink(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-small", partitions=1)
+    value = json.dumps({"id": 1, "text": "a" * 5000}, separators=(",", ":"))
+    send(workshop.broker, topic, [Sent(value=value)])
+    text = """
+kind = "transform"
+sql = "SELECT id, text FROM items"
+sources = { items = { topic = "TOPIC", schema = "id INT, text STRING" } }
+[sink]
+topic = "TOPIC-small"
+compression = "gzip"
+"""
+    workshop.run(workshop.pipeline(text.replace("TOPIC", topic)))
+    assert values(cluster, f"{topic}-small") == [value]
+    assert codecs(cluster, f"{topic}-small") == {Codec.GZIP}
 
 
 def test_windows_close_by_the_watermark_of_their_source(

@@ -6,10 +6,12 @@ from operator import itemgetter
 
 from confluent_kafka import Producer
 
+from alpacamq.client.fetched import fetched_batches
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Extent, Isolation, extents
 from alpacamq.client.kafka.reader import Delivery, Reader
 from alpacamq.client.kafka.topics import create_topic, find_topic
+from alpacamq.model.batch import Codec
 from alpacamq.model.ids import TopicPartition
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -59,6 +61,19 @@ def deliveries(cluster: Cluster, topic: str) -> list[Delivery]:
 def values(cluster: Cluster, topic: str) -> list[str]:
     """The values of a topic, sorted."""
     return sorted((each.record.value or b"").decode() for each in deliveries(cluster, topic))
+
+
+def codecs(cluster: Cluster, topic: str) -> set[Codec]:
+    """The compression of the stored batches of records, of one fetch."""
+    partitions = find_topic(cluster, topic).all_partitions()
+    starts = {each: extent.start for each, extent in settled_extents(cluster, partitions).items()}
+    fetched = Reader(cluster, starts, Isolation.COMMITTED)._fetch(0)
+    headers = [
+        header
+        for _, data in fetched
+        for header, _, _ in fetched_batches(memoryview(data.records or b""), data.aborted_transactions)
+    ]
+    return {header.codec for header in headers if not header.is_control}
 
 
 def by_partition(cluster: Cluster, topic: str) -> Mapping[int, list[bytes | None]]:

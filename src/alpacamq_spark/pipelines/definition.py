@@ -106,11 +106,17 @@ class TableSink(Part, frozen=True, kw_only=True):
     partition_by: tuple[str, ...] | None = None
     # The order of rows inside files.
     sort_by: tuple[str, ...] = ()
-    compression: Compression = "zstd"
+    # Of archives and tables "zstd"; of the files of a query Spark's default, and of records none.
+    compression: Compression | None = None
     # How long earlier states of a table can be read.
     keep_snapshots: str | None = None
     # For Delta tables that are not on this machine, as delta-rs has them.
     storage_options: Mapping[str, str | int | float | bool] = {}
+
+    @property
+    def codec(self) -> Compression:
+        """The compression of an archive or a table."""
+        return self.compression or "zstd"
 
     @property
     def is_table(self) -> bool:
@@ -382,7 +388,7 @@ class TableSource(Part, frozen=True, kw_only=True):
             if self.dead_letters is not None:
                 raise InvalidPipeline(f"{place}: dead_letters and dead_letter_table exclude each other")
             _check_dead_letter_table(f"{place}.", self.dead_letter_table)
-        if self.malformed == "dead-letter" and self.format != "json":
+        if self.malformed == "dead-letter" and self.format != "json" and self.decode_key is None:
             raise InvalidPipeline(f"{place}: values of the format {self.format} are never malformed")
         _check_decoding(self, f"{place}: ")
 

@@ -1,19 +1,23 @@
-"""Values that cannot be decoded: counted by the query that meets them, and named in reports.
+"""Values and keys that cannot be decoded: counted by the query that meets them, and named in reports.
 
 Counts are metrics of the query, so that they cost no second pass over the records. Queries that write the
 values elsewhere begin where the pipeline is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.registry.framing import Part
+from alpacamq_spark.options import DECODED
 from alpacamq_spark.read.positions import EARLIEST, Json, Offsets, from_json, offsets_option, to_json
 
+from .registry import RegistryColumns
 from .run import PipelineRun, Plain, Report
 from .sources import Topics, matching_topics, reach
+from .values import MALFORMED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,6 +39,30 @@ class Malformed:
 
     def and_(self, later: "Malformed") -> "Malformed":
         return replace(self, count=self.count + later.count)
+
+
+def not_decoded(part: Part) -> "Column":
+    """Return whether a record has a part that the column of its decoded values lacks."""
+    from pyspark.sql import functions as f
+
+    return f.col(part).isNotNull() & f.col(DECODED[part]).isNull()
+
+
+def malformed_parts(
+    columns: RegistryColumns | None, json: "Column | None" = None
+) -> "Iterator[tuple[Part, Column, str]]":
+    """Yield the parts of a record that can be malformed, with the condition and the reason.
+
+    `columns` are those that the registry describes; `json` is what `decoded` makes of a value.
+    """
+    from pyspark.sql import functions as f
+
+    if json is not None:
+        # Spark makes null of blank text, without a mark.
+        is_malformed = f.col(Part.VALUE).isNotNull() & (json.isNull() | json[MALFORMED].isNotNull())
+        yield Part.VALUE, is_malformed, NOT_JSON
+    for part in () if columns is None else columns.types:
+        yield part, not_decoded(part), NOT_DECODED
 
 
 def counted(frame: "DataFrame", is_malformed: "Column", label: str, place: Sequence["Column"]) -> "DataFrame":

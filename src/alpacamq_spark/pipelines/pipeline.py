@@ -131,9 +131,13 @@ class Pipeline:
         return definition.trigger in (ONCE, AVAILABLE_NOW)
 
     def executing(self) -> "Pipeline":
-        """Return the pipeline with `execute` set, for redrives."""
-        if not isinstance(self.definition, DeadLetters) or self.definition.redrive is None:
-            return self
+        """Return the pipeline with `execute` set. Raises InvalidPipeline if it has no redrive."""
+        if not isinstance(self.definition, DeadLetters):
+            raise InvalidPipeline(
+                f"a pipeline of kind {self.definition.kind} has no redrive to execute, only dead-letters has"
+            )
+        if self.definition.redrive is None:
+            raise InvalidPipeline("the pipeline has no redrive to execute: add redrive.where to its file")
         redrive = msgspec.structs.replace(self.definition.redrive, execute=True)
         return replace(self, definition=msgspec.structs.replace(self.definition, redrive=redrive))
 

@@ -4,7 +4,7 @@ A topic is a table whose columns are the fields of its JSON values; other parts 
 whose names begin with an underscore.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -18,13 +18,13 @@ from alpacamq_spark.options import DECODED
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
-from .malformed import NOT_DECODED, NOT_JSON, beginning, counted, with_malformed
+from .malformed import beginning, counted, malformed_parts, with_malformed
 from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
-from .tables.dead_letters import DEAD_LETTER_TABLE, dead_letter_rows, dead_letter_writer
+from .tables.dead_letters import DEAD_LETTER_TABLE, dead_letter_rows, dead_letter_writer, malformed_reason
 from .tables.pipeline import TableEnd, run_into_table
 from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
@@ -53,7 +53,7 @@ RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver
 # The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
-# What is done with malformed values, by the setting of their source.
+# What is done with malformed values and keys, by the setting of their source.
 _HANDLED = {
     "keep": "kept with nulls",
     "drop": "dropped",
@@ -113,12 +113,13 @@ def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> R
         sections=[Section(["rows read", "batches", "lag", "to"], [[end.rows, end.batches, end.lag, to]])],
     )
     handled = {
-        name: _HANDLED[source.malformed].format(
+        _label(name, part): _HANDLED[source.malformed].format(
             place=f"table {source.dead_letter_table}"
             if source.dead_letter_table is not None
             else definition.dead_letter_topic(name)
         )
         for name, source in definition.sources.items()
+        for part in Part
     }
     report = with_malformed(report, end.malformed, handled)
     return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
@@ -162,29 +163,35 @@ def _table(
     name: str, source: TableSource, run: PipelineRun, directory: Path, *, has_tombstones: bool
 ) -> "DataFrame":
     """Define a topic as a table."""
+    from pyspark.sql import functions as f
+
     topic = source.topic or name
     columns = _registry_columns(name, topic, source, run)
     records = read_stream(run, Named((topic,)), _options(source), columns)
     meta = META if source.decode_key is None else {**META, "_key": DECODED[Part.KEY]}
     if has_tombstones:
         meta = {**meta, _TOMBSTONE: "value IS NULL"}
-    decoded_value = [] if source.decode is None else [DECODED[Part.VALUE]]
-    frame = records.selectExpr(
-        "value", *decoded_value, *(f"{what} AS {column}" for column, what in meta.items())
-    )
+    data = f.col(DECODED[Part.VALUE])
+    json: Column | None = None
     match source.decode or source.format:
         case "registry":
             assert columns is not None
-            frame = _typed(frame, columns, source, name, meta)
+            names = columns.types[Part.VALUE].fieldNames()
+            fields = [data.getField(field).alias(field) for field in names]
         case "json":
-            schema = (
-                inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
-            )
-            frame = _json(frame, schema, source, name, meta)
+            schema = _json_schema(source, topic, run, directory)
+            names, json = schema.fieldNames(), data
+            records = records.withColumn(DECODED[Part.VALUE], decoded(f.col("value"), schema))
+            fields = [data.getField(field).alias(field) for field in names]
         case "text":
-            frame = frame.withColumn("value", frame["value"].cast("string"))
+            names, fields = [], [f.col("value").cast("string").alias("value")]
         case "binary":
-            pass
+            names, fields = [], [f.col("value")]
+    if taken := sorted({*meta, MALFORMED} & set(names)):
+        raise InvalidPipeline(f"sources.{name}: values must not have the field {taken[0]}, which is reserved")
+    for part, is_malformed, why in malformed_parts(columns, json):
+        records = _handled(records, part, is_malformed, why, source, name)
+    frame = records.select(*fields, *(f.expr(what).alias(column) for column, what in meta.items()))
     if source.watermark is not None:
         if source.watermark.column not in frame.columns:
             raise InvalidPipeline(
@@ -214,67 +221,52 @@ def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineR
     return columns
 
 
-def _typed(
-    frame: "DataFrame", columns: RegistryColumns, source: TableSource, table: str, meta: Iterable[str]
-) -> "DataFrame":
-    """Turn decoded values into columns."""
-    from pyspark.sql import functions as f
-
-    data = DECODED[Part.VALUE]
-    names = columns.types[Part.VALUE].fieldNames()
-    _check_names(names, meta, table)
-    is_malformed = f.col(data).isNull() & f.col("value").isNotNull()
-    frame = _handled(frame, data, is_malformed, source, table, NOT_DECODED)
-    return frame.select(*(f.col(data).getField(name).alias(name) for name in names), *meta)
+def _json_schema(source: TableSource, topic: str, run: PipelineRun, directory: Path) -> "StructType":
+    return inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
 
 
-def _json(
-    frame: "DataFrame", schema: "StructType", source: TableSource, table: str, meta: Iterable[str]
-) -> "DataFrame":
-    from pyspark.sql import functions as f
-
-    _check_names(schema.fieldNames(), meta, table)
-    frame = frame.withColumn("value", decoded(f.col("value"), schema))
-    is_malformed = f.col(f"value.{MALFORMED}").isNotNull()
-    frame = _handled(frame, "value", is_malformed, source, table, NOT_JSON)
-    fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
-    return frame.select(*fields, *meta)
+def _label(table: str, part: Part) -> str:
+    """Return what malformed parts of the records of a table are counted as."""
+    return table if part is Part.VALUE else f"{table} {part}s"
 
 
 def _handled(
-    frame: "DataFrame", column: str, is_malformed: "Column", source: TableSource, table: str, why: str
+    records: "DataFrame", part: Part, is_malformed: "Column", why: str, source: TableSource, table: str
 ) -> "DataFrame":
-    """Count malformed values, and drop them or fail if the source says so."""
+    """Count malformed values or keys, and drop their records or fail if the source says so."""
     from pyspark.sql import functions as f
 
-    if source.malformed == "fail":
-        said = f.format_string(
-            f"the value of {table.replace('%', '%%')} at partition %d, offset %d {why}",
-            "_partition",
-            "_offset",
-        )
-        checked = f.when(is_malformed, f.raise_error(said).cast(frame.schema[column].dataType))
-        return frame.withColumn(column, checked.otherwise(f.col(column)))
-    place = [f.lit(source.topic or table).alias("topic"), f.col("_partition"), f.col("_offset")]
-    frame = counted(frame, is_malformed, table, place)
-    return frame if source.malformed == "keep" else frame.where(~is_malformed)
+    place = [f.col("topic"), f.col("partition"), f.col("offset")]
+    records = counted(records, is_malformed, _label(table, part), place)
+    match source.malformed:
+        case "keep":
+            return records
+        case "fail":
+            said = f.format_string(
+                f"the {part} of {table.replace('%', '%%')} at partition %d, offset %d {why}",
+                "partition",
+                "offset",
+            )
+            # A condition, because Spark leaves out columns that the query does not use.
+            failing = f.raise_error(said).cast("boolean")
+            return records.where(f.when(is_malformed, failing).otherwise(f.lit(True)))
+        case "drop" | "dead-letter":
+            return records.where(~is_malformed)
 
 
 def _dead_letter_writers(
     definition: Transform, run: PipelineRun, directory: Path
 ) -> Iterator[tuple[str, "DataStreamWriter"]]:
-    """Yield a query for each table that sends its malformed values to a dead-letter topic or table.
+    """Yield a query for each table that sends its malformed records to a dead-letter topic or table.
 
     It reads the topic once more: a query has one sink, and only that makes every dead letter exactly one.
     """
-    from pyspark.sql import functions as f
-
     for name, source in definition.sources.items():
         topic = source.topic or name
         if source.dead_letter_table is not None:
             beside = f"{DEAD_LETTER_TABLE}-{quote(name, safe='')}"
-            malformed, why = _malformed(name, topic, source, run, directory, beside)
-            rows = dead_letter_rows(malformed, f.lit(f"malformed: the value {why}"), run.group)
+            malformed, reason = _malformed(name, topic, source, run, directory, beside)
+            rows = dead_letter_rows(malformed, reason, run.group)
             yield beside, dead_letter_writer(run, rows, source.dead_letter_table, definition.catalog, beside)
         letters = definition.dead_letter_topic(name)
         if letters is None:
@@ -300,21 +292,19 @@ def _make_dead_letter_topic(run: PipelineRun, topic: str, letters: str) -> None:
 
 def _malformed(
     name: str, topic: str, source: TableSource, run: PipelineRun, directory: Path, query: str
-) -> "tuple[DataFrame, str]":
-    """Return the malformed records of a table as they are, and why they are malformed."""
+) -> "tuple[DataFrame, Column]":
+    """Return the malformed records of a table as they are, and the reason of each."""
     from pyspark.sql import functions as f
 
     columns = _registry_columns(name, topic, source, run)
     begin = beginning(run, query, Named((topic,)), source.start)
     options = {**_options(source), **begin, "groupId": f"{run.group}-{query}"}
     records = read_stream(run, Named((topic,)), options, columns)
-    if columns is None:
-        schema = inferred(run, topic) if source.schema is None else declared(run, source.schema, directory)
-        is_malformed, why = decoded(f.col("value"), schema)[MALFORMED].isNotNull(), NOT_JSON
-    else:
-        is_malformed = f.col(DECODED[Part.VALUE]).isNull() & f.col("value").isNotNull()
-        why = NOT_DECODED
-    return records.where(is_malformed), why
+    json = None
+    if (source.decode or source.format) == "json":
+        json = decoded(f.col("value"), _json_schema(source, topic, run, directory))
+    reason = malformed_reason(columns, json)
+    return records.where(reason.isNotNull()), reason
 
 
 def _dead_letters(
@@ -323,9 +313,9 @@ def _dead_letters(
     """Return the malformed records of a table with the reason and their position as headers."""
     from pyspark.sql import functions as f
 
-    records, why = _malformed(name, topic, source, run, directory, f"{_DEAD_LETTERS}{name}")
+    records, reason = _malformed(name, topic, source, run, directory, f"{_DEAD_LETTERS}{name}")
     added = {
-        headers.DEAD_LETTER_REASON: f.lit(f"malformed: the value {why}"),
+        headers.DEAD_LETTER_REASON: reason,
         headers.ORIGIN_TOPIC: f.col("topic"),
         headers.ORIGIN_PARTITION: f.col("partition").cast("string"),
         headers.ORIGIN_OFFSET: f.col("offset").cast("string"),
@@ -340,13 +330,6 @@ def _dead_letters(
     given = f.coalesce(f.col("headers"), f.array().cast(records.schema["headers"].dataType))
     given = f.filter(given, lambda header: ~header["key"].isin(*headers.DEAD_LETTER_HEADERS))
     return records.select("key", "value", f.concat(given, f.array(*entries)).alias("headers"))
-
-
-def _check_names(names: Sequence[str], meta: Iterable[str], table: str) -> None:
-    if taken := sorted({*meta, MALFORMED} & set(names)):
-        raise InvalidPipeline(
-            f"sources.{table}: values must not have the field {taken[0]}, which is reserved"
-        )
 
 
 def _claim(place: str, run: PipelineRun) -> None:
@@ -376,10 +359,16 @@ def _is_begun(run: PipelineRun) -> bool:
 def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "DataStreamWriter":
     if sink.path is not None:
         writer = result.writeStream.format("parquet").option("path", run.place(sink.path))
+        if sink.compression is not None:
+            codec = "uncompressed" if sink.compression == "none" else sink.compression
+            writer = writer.option("compression", codec)
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
     records = as_records(result, sink.keys[0] if sink.keys else None)
-    return records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
+    writer = records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
+    if sink.compression is not None:
+        writer = writer.option("kafka.compression.type", sink.compression)
+    return writer
 
 
 def as_records(result: "DataFrame", key: str | None) -> "DataFrame":

@@ -265,7 +265,10 @@ def inferred(run: PipelineRun, topic: str) -> "StructType":
 
 
 def decoded(value: "Column", schema: "StructType") -> "Column":
-    """Decode a value to a struct; a malformed one has nulls and its text under MALFORMED."""
+    """Decode a value to a struct; a malformed one has nulls and its text under MALFORMED.
+
+    Blank text, which is malformed too, is null. `malformed_parts` tells malformed values from others.
+    """
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.definition import Archive, Compact, Filter, TopicSource
 from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
-from alpacamq_spark.pipelines.malformed import counted, with_malformed
+from alpacamq_spark.pipelines.malformed import counted, not_decoded, with_malformed
 from alpacamq_spark.pipelines.registry import RegistryColumns, decoded_parts, registry_columns
 from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.sources import matching_topics, reach, read_stream, stream_options
@@ -114,10 +113,8 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     options = _options(source)
     frame = archived(filtered(read_stream(run, source, options, columns), definition.steps), data)
     step = next((each for each in definition.steps if isinstance(each, Compact)), None)
-    compaction = None if step is None else Compaction(table, run, step, definition.sink.compression)
-    writer = frame.writeStream.foreachBatch(
-        batch_writer(table.place, owner.writer, definition.sink.compression)
-    )
+    compaction = None if step is None else Compaction(table, run, step, definition.sink.codec)
+    writer = frame.writeStream.foreachBatch(batch_writer(table.place, owner.writer, definition.sink.codec))
     # Between batches if compaction is frequent; after the last batch in any case.
     every = _compacting(compaction) if definition.trigger not in ("once", "available-now") else None
     end = run_stream(
@@ -254,16 +251,14 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
     columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
     if data is not None:
         frame = frame.withColumn(DATA, readable(f.col("value"), data))
-    decoded = [name for name in DECODED.values() if name in frame.columns]
-    for name in decoded:
-        raw = "key" if name == DECODED[Part.KEY] else "value"
-        is_malformed = f.col(name).isNull() & f.col(raw).isNotNull()
+    decoded = [part for part in DECODED if DECODED[part] in frame.columns]
+    for part in decoded:
         place = [f.col("topic"), f.col("partition"), f.col("offset")]
-        frame = counted(frame, is_malformed, f"{raw}s", place)
+        frame = counted(frame, not_decoded(part), f"{part}s", place)
     return frame.select(
         *columns,
         f.current_timestamp().alias("archived_at"),
-        *decoded,
+        *(DECODED[part] for part in decoded),
         "topic",
         f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),
         f.pmod(hours, f.lit(24)).cast("int").alias("hour"),

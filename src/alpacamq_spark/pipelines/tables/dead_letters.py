@@ -1,20 +1,19 @@
 """Dead letters in an Iceberg table: malformed records as they are, with the reason and their position."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
-from alpacamq_spark.pipelines.malformed import NOT_DECODED, NOT_JSON, beginning
+from alpacamq_spark.pipelines.malformed import beginning, malformed_parts
 from alpacamq_spark.pipelines.registry import RegistryColumns
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import Topics, read_stream
 from alpacamq_spark.pipelines.timestamps import parse_duration
-from alpacamq_spark.pipelines.values import MALFORMED, decoded
+from alpacamq_spark.pipelines.values import decoded
 
 from .pipeline import KEEP, claim_table, iceberg_place
 from .sorting import Layout
@@ -48,6 +47,17 @@ class DeadLetterWriter:
                 self.write.place.open(self.write.pipeline).clean(keep, datetime.now(UTC))
 
 
+def malformed_reason(columns: RegistryColumns | None, json: "Column | None") -> "Column":
+    """Return why a record is malformed, or null; `json` is what `decoded` makes of its value."""
+    from pyspark.sql import functions as f
+
+    reasons = [
+        f.when(is_malformed, f.lit(f"malformed: the {part} {why}"))
+        for part, is_malformed, why in malformed_parts(columns, json)
+    ]
+    return f.coalesce(*reasons)
+
+
 def dead_letter_rows(malformed: "DataFrame", reason: "Column", group: str) -> "DataFrame":
     """Return the rows of malformed records, which have the columns of the connector."""
     from pyspark.sql import functions as f
@@ -76,7 +86,7 @@ def dead_letter_writer(
     place = iceberg_place(catalog, sink, run.place)
     name = f"{run.name}-{beside}"
     checkpoint = Checkpoint(run.checkpoint.place, run.spark, beside)
-    layout = Layout(compression=sink.compression)
+    layout = Layout(compression=sink.codec)
     of_letters = replace(run, name=name, checkpoint=checkpoint)
     claim_table(of_letters, place, rows.schema, sink, layout, _PARTITION_BY)
     write = BatchWriter(place=place, pipeline=name, checkpoint=checkpoint.identity(), layout=layout)
@@ -109,15 +119,7 @@ class DeadLetterCopies:
         query = DEAD_LETTER_TABLE
         own = {**beginning(run, query, self.source, self.start), "groupId": f"{run.group}-{query}"}
         records = self.kept(read_stream(run, self.source, {**self.options, **own}, self.columns))
-        reasons = [f.when(is_so, f.lit(f"malformed: the {why}")) for is_so, why in self._malformed()]
-        reason = f.coalesce(*reasons)
+        json = None if self.data is None else decoded(f.col("value"), self.data)
+        reason = malformed_reason(self.columns, json)
         rows = dead_letter_rows(records.where(reason.isNotNull()), reason, run.group)
         return {query: dead_letter_writer(run, rows, table, catalog, query)}
-
-    def _malformed(self) -> "Iterator[tuple[Column, str]]":
-        from pyspark.sql import functions as f
-
-        if self.data is not None:
-            yield decoded(f.col("value"), self.data)[MALFORMED].isNotNull(), f"value {NOT_JSON}"
-        for part in () if self.columns is None else self.columns.types:
-            yield f.col(DECODED[part]).isNull() & f.col(part).isNotNull(), f"{part} {NOT_DECODED}"

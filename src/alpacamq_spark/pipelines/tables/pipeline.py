@@ -133,7 +133,7 @@ def run_into_table(
     from .writer import BatchWriter
 
     columns = frame.drop(*upsert.control) if upsert is not None else frame
-    layout = Layout(compression=sink.compression, sort_by=[parse_sort(each) for each in sink.sort_by])
+    layout = Layout(compression=sink.codec, sort_by=[parse_sort(each) for each in sink.sort_by])
     claim_table(run, place, columns.schema, sink, layout, partition_by or ())
     write = BatchWriter(
         place=place,

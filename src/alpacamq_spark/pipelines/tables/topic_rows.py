@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.malformed import counted
+from alpacamq_spark.pipelines.malformed import counted, not_decoded
 from alpacamq_spark.pipelines.registry import RegistryColumns, latest_version, registry_columns
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import Named, read_stream, stream_options
@@ -76,7 +76,7 @@ def topic_rows(
     names: list[str] = []
     if columns is not None:
         names = _names(columns, table)
-        is_malformed = f.col(DECODED[Part.VALUE]).isNull() & f.col("value").isNotNull()
+        is_malformed = not_decoded(Part.VALUE)
         place = [f.col("topic"), f.col("partition"), f.col("offset")]
         records = counted(records, is_malformed, LABEL, place)
         # Only what has no columns of its own.

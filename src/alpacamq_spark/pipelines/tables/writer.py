@@ -113,7 +113,7 @@ class BatchWriter:
             attempt = table.next_attempt(state, batch)
             replaced = files_with_keys(table, latest, upsert.key)
             stored = latest.drop(*upsert.control)
-            rows = stored if upsert.deleted is None else stored.where(~latest[upsert.deleted])
+            rows = stored if upsert.deleted is None else stored.where(~_is_deleted(latest, upsert.deleted))
             if replaced:
                 kept = read_files(latest.sparkSession, table, replaced)
                 others = kept.join(latest.select(*upsert.key), list(upsert.key), "left_anti")
@@ -189,8 +189,16 @@ def write_files(
     (writer.partitionBy(*names) if names else writer).parquet(spark_path(directory))
 
 
+def _is_deleted(rows: "DataFrame", column: str) -> "Column":
+    """Return whether rows are tombstones. A null, as outer joins make them, is none."""
+    from pyspark.sql import functions as f
+
+    return f.coalesce(rows[column], f.lit(False))
+
+
 def latest_rows(frame: "DataFrame", upsert: Upsert) -> "DataFrame":
-    """Return the last row for each key of a batch. The query fails for keys with nulls, or without order."""
+    """Return the last row for each key of a batch. The query fails for keys or orders with nulls, or without
+    an order if a key has several rows."""
     from pyspark.sql import functions as f
 
     key = [f.col(f"`{name}`") for name in upsert.key]
@@ -213,6 +221,16 @@ def latest_rows(frame: "DataFrame", upsert: Upsert) -> "DataFrame":
         )
         column = f.col(f"`{name}`")
         frame = frame.withColumn(name, f.when(column.isNull(), failing(said, name)).otherwise(column))
+    if upsert.order is not None:
+        # max_by ignores rows without an order, and a key with no other rows would get a row of nulls.
+        said = f.concat(
+            f.lit(f"mode = 'upsert' orders rows by {upsert.order}, which is null in a row with the {words} "),
+            f.to_json(f.struct(*key)),
+            f.lit("; leave such rows out with a condition, or select another order under this name"),
+        )
+        column = f.col(f"`{upsert.order}`")
+        checked = f.when(column.isNull(), failing(said, upsert.order)).otherwise(column)
+        frame = frame.withColumn(upsert.order, checked)
     row = f.struct(*(f.col(f"`{name}`") for name in frame.columns))
     chosen = f.first(row) if upsert.order is None else f.max_by(row, f.col(f"`{upsert.order}`"))
     grouped = frame.groupBy(*key).agg(chosen.alias(_ROW), f.count(f.lit(1)).alias(_COUNT))
