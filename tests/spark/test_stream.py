@@ -108,6 +108,12 @@ def test_a_reader_without_the_start_of_a_batch_begins_at_the_end_that_it_gave_fi
     assert reader.partitions(start, end) == []
     assert reader.latestOffset() == {topic: {"0": 2, "1": 1}}
     reader.stop()
+    # After a restart the end of the first batch is that of the checkpoint.
+    restarted = plain_reader(broker, subscribe=topic, startingOffsets="earliest")
+    start = restarted.initialOffset()
+    assert start == {topic: {"0": 0, "1": 0}}
+    assert restarted.partitions(start, end) == [OffsetRange(find(topic, 0), 0, 1)]
+    restarted.stop()
 
 
 def test_a_loss_before_a_restart_is_noticed_without_the_start_of_a_batch(

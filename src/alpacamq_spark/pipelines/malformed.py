@@ -1,26 +1,21 @@
 """Values that cannot be decoded: counted by the query that meets them, and named in reports.
 
-Counts are metrics of the query, so that they cost no second pass over the records. Queries that write the
-values elsewhere begin where the pipeline is.
+Counts are metrics of the query, so that they cost no second pass over the records.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq_spark.read.positions import EARLIEST, Json, Offsets, from_json, offsets_option, to_json
 
-from .run import PipelineRun, Plain, Report
-from .sources import Topics, matching_topics, reach
+from .run import Plain, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NOT_DECODED = "cannot be decoded by the schema registry"
 NOT_JSON = "is not JSON that fits its columns"
-_BEGINNINGS = "dead-letters-begin.json"
 # The metrics of a query about malformed values begin with this.
 _METRIC = "malformed "
 
@@ -60,29 +55,6 @@ def malformed_in(progress: Mapping[str, Any]) -> dict[str, Malformed]:
             place = TopicPartition(TopicName(topic), int(partition))
             found[name.removeprefix(_METRIC)] = Malformed(count=int(count), place=place, offset=int(offset))
     return found
-
-
-def beginning(run: PipelineRun, query: str, source: Topics, start: str) -> dict[str, str]:
-    """Return where a query for dead letters begins: at the position of a pipeline that ran before without.
-
-    Determined once and stored, because Spark looks it up again after a crash in the first batch, when the
-    pipeline may be further.
-    """
-    stored = run.checkpoint.recall(_BEGINNINGS, dict[str, Json]) or {}
-    with reach(run.broker, run.access) as cluster:
-        topics = matching_topics(cluster, source)
-        places = [place for topic in topics for place in topic.all_partitions()]
-        if query not in stored:
-            begin: Offsets = {}
-            if (position := run.checkpoint.position()) is not None:
-                begin = position.offsets
-            elif start == "latest":
-                there = extents(cluster, places, Isolation.COMMITTED)
-                begin = {place: extent.end for place, extent in there.items()}
-            stored[query] = to_json({place: begin.get(place, EARLIEST) for place in places})
-            run.checkpoint.remember(_BEGINNINGS, stored)
-    known = from_json(stored[query])
-    return {"startingOffsets": offsets_option({place: known.get(place, EARLIEST) for place in places})}
 
 
 def _values(row: Mapping[str, Any]) -> list[Any]:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from alpacamq_spark.options import DECODED
+from alpacamq_spark.pipelines.beginnings import dead_letters_beginning
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
-from alpacamq_spark.pipelines.malformed import NOT_DECODED, NOT_JSON, beginning
+from alpacamq_spark.pipelines.malformed import NOT_DECODED, NOT_JSON
 from alpacamq_spark.pipelines.registry import RegistryColumns
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import Topics, read_stream
@@ -107,7 +108,8 @@ class DeadLetterCopies:
         from pyspark.sql import functions as f
 
         query = DEAD_LETTER_TABLE
-        own = {**beginning(run, query, self.source, self.start), "groupId": f"{run.group}-{query}"}
+        begin = dead_letters_beginning(run, query, self.source, self.start)
+        own = {**begin, "groupId": f"{run.group}-{query}"}
         records = self.kept(read_stream(run, self.source, {**self.options, **own}, self.columns))
         reasons = [f.when(is_so, f.lit(f"malformed: the {why}")) for is_so, why in self._malformed()]
         reason = f.coalesce(*reasons)
