@@ -19,6 +19,7 @@ from alpacamq_spark.pipelines.archive.queries import query_sink
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.tables import writer
 from alpacamq_spark.pipelines.tables.table import LakeTable
+from alpacamq_spark.pipelines.tables.writer import read_files
 
 from . import test_delta_tables as delta
 from . import test_pipeline_tables as iceberg
@@ -195,6 +196,69 @@ def test_small_files_of_a_partition_are_merged(
     assert len(lake.files_on_disk(found) - lake.files_of(found)) == 2
     lake.delete_orphans(workshop, "events")
     assert lake.files_on_disk(found) == lake.current_files(found)
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["a batch", "an upsert"])
+def test_a_batch_that_is_committed_during_a_merge_costs_neither(
+    workshop: Workshop,
+    cluster: Cluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    lake: ModuleType,
+    replaces: bool,
+) -> None:
+    """A merge is committed after it, unless the batch has replaced some of the merged files."""
+    make_topic(cluster, topic)
+    text = lake.ARCHIVE.format(topic=topic, most=100) + 'keep_snapshots = "0s"\n'
+    for first in (0, 8, 16):
+        send(workshop.broker, topic, numbered(first, first + 8))
+        workshop.run(workshop.pipeline(text))
+    place: Any = delta.place(workshop, "events")
+    if form == "iceberg":
+        place = iceberg._place(workshop, "shop.events")
+    original = writer.write_files
+    batches: list[int] = []
+
+    def overtaken(frame: Any, directory: str, *arguments: Any) -> None:
+        original(frame, directory, *arguments)
+        if "/merges/" not in directory:
+            return
+        table = place.open("pipeline")
+        state = table.state()
+        files = sorted(table.data_files(), key=lambda file: file.file_path)[:1]
+        rows = read_files(workshop.spark, table, files)
+        attempt = table.next_attempt(state, state.batch + 1)
+        original(rows, table.attempt_directory(attempt), *arguments)
+        table.commit(attempt, files if replaces else ())
+        batches.append(attempt.batch)
+
+    opened = type(place.open("pipeline"))
+    cleaned: list[object] = []
+
+    def cleaning(table: Any, *arguments: Any) -> int:
+        cleaned.append(table)
+        return int(clean(table, *arguments))
+
+    clean = opened.clean
+    monkeypatch.setattr(writer, "write_files", overtaken)
+    monkeypatch.setattr(opened, "clean", cleaning)
+    outcome = workshop.run(workshop.pipeline(text + '\n[[steps]]\ndo = "compact"\nfan_in = 3\n'))
+    assert len(batches) == len(cleaned) == 1
+    found = lake.table(workshop)
+    state = place.open("pipeline").state()
+    assert state is not None
+    assert state.batch == batches[0]
+    merged = json_of(outcome)["table"]["merged_files"]
+    if replaces:
+        assert merged == 0
+        assert lake.ids(found) == Counter(range(24))
+        assert len(lake.current_files(found)) == 6
+    else:
+        assert merged == 6
+        assert lake.ids(found) == Counter(range(24)) + Counter(range(0, 8, 2))
+        assert len(lake.current_files(found)) == 3
+    assert lake.files_on_disk(found) <= lake.files_of(found)
 
 
 def test_commits_of_others_cost_a_batch_nothing(

@@ -1,5 +1,7 @@
 """Pipelines report their progress to the broker; failures to do so do not affect them."""
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -9,6 +11,7 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import topic_settings
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.pipelines import PIPELINES_TOPIC
+from alpacamq_spark.pipelines import streaming
 from alpacamq_spark.pipelines.malformed import Malformed, malformed_in
 from alpacamq_spark.pipelines.reporting import ProgressReports
 from alpacamq_spark.pipelines.run import BatchDone, ProgressListener, Report, RunResult
@@ -41,6 +44,47 @@ def test_malformed_values_are_counted_by_every_kind_of_session(metrics: dict[str
     found = malformed_in({"observedMetrics": {"malformed values": metrics, "other": {"x": 1}}})
     place = TopicPartition(TopicName("t"), 1)
     assert found == ({"values": Malformed(count=2, place=place, offset=7)} if count else {})
+
+
+class BusyQuery:
+    """A query whose last 100 batches are known, as with Spark."""
+
+    def __init__(self) -> None:
+        self._done: list[int] = []
+        self.looks = 0
+
+    def complete(self, batches: int) -> None:
+        self._done += range(len(self._done), len(self._done) + batches)
+
+    @property
+    def recentProgress(self) -> list[SimpleNamespace]:  # noqa: N802 - Spark's name
+        self.looks += 1
+        progress = [
+            {"batchId": number, "durationMs": {"addBatch": 1}, "sources": [{"numInputRows": 2}]}
+            for number in self._done[-100:]
+        ]
+        return [SimpleNamespace(json=json.dumps(each)) for each in progress]
+
+
+def test_batches_during_long_work_after_a_batch_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "COLLECT_S", 0.01)
+    query, told, followed = BusyQuery(), list[BatchDone](), list[int]()
+
+    def merge(done: BatchDone) -> None:
+        followed.append(done.batch)
+        for _ in range(3 if len(followed) == 1 else 0):
+            query.complete(90)
+            # The first of these may have begun before.
+            seen = query.looks
+            eventually(lambda: query.looks > seen + 1)  # noqa: B023 - called here
+
+    run: Any = SimpleNamespace(listener=ProgressListener(batch=told.append))
+    following = streaming._QueryFollower(run, Any, (), merge)
+    query.complete(5)
+    following._report_batches(query)
+    following._report_batches(query)
+    assert [each.batch for each in told] == [*range(275)]
+    assert (following.batches, following.rows, followed) == (275, 550, [4, 274])
 
 
 def test_a_run_is_reported_from_start_to_end(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """Streaming reads: limits, new partitions, progress for operators, lost data."""
 
 from itertools import chain
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -83,6 +84,62 @@ def test_a_reader_without_the_start_of_a_batch_never_goes_back(
     produce(broker, topic, numbers(*range(50, 75)))
     assert [reader.latestOffset()[topic]["0"] for _ in range(4)] == [60, 70, 75, 75]
     reader.stop()
+
+
+def plain_reader(broker: Broker, **options: Any) -> PlainStreamReader:
+    """The reader for Spark 4.0 and 4.1."""
+    loaded = source(broker, **options)
+    return PlainStreamReader(read_options(loaded.options, ReadMode.STREAM), loaded.schema())
+
+
+def test_a_reader_without_the_start_of_a_batch_begins_at_the_end_that_it_gave_first(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    """Records and partitions that come between the two requests are no loss, and are read."""
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, numbers(1))
+    reader = plain_reader(broker, subscribe=topic, startingOffsets="latest")
+    end = reader.latestOffset()
+    produce(broker, topic, numbers(2))
+    add_topic_partitions(cluster, topic, 2)
+    produce(broker, topic, numbers(3), partition=1)
+    start = reader.initialOffset()
+    assert start == end == {topic: {"0": 1}}
+    assert reader.partitions(start, end) == []
+    assert reader.latestOffset() == {topic: {"0": 2, "1": 1}}
+    reader.stop()
+    # After a restart the end of the first batch is that of the checkpoint.
+    restarted = plain_reader(broker, subscribe=topic, startingOffsets="earliest")
+    start = restarted.initialOffset()
+    assert start == {topic: {"0": 0, "1": 0}}
+    assert restarted.partitions(start, end) == [OffsetRange(find(topic, 0), 0, 1)]
+    restarted.stop()
+
+
+def test_a_loss_before_a_restart_is_noticed_without_the_start_of_a_batch(
+    broker: Broker, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on Spark 4.0 and 4.1: the position in the checkpoint is known when the first batch is planned."""
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-too", partitions=1)
+    produce(broker, topic, numbers(1))
+    produce(broker, f"{topic}-too", numbers(2))
+    reached = {topic: {"0": 2}, f"{topic}-too": {"0": 0}, f"{topic}-deleted": {"0": 5}}
+    strict = plain_reader(broker, subscribePattern=f"{topic}.*")
+    end = strict.latestOffset()
+    with pytest.raises(DataLost, match=rf"partitions were deleted: {topic}-deleted-0 \(read to 5\)"):
+        strict.partitions(reached, end)
+    del reached[f"{topic}-deleted"]
+    with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and now ends at 1"):
+        strict.partitions(reached, end)
+    strict.stop()
+    lenient = plain_reader(broker, subscribePattern=f"{topic}.*", failOnDataLoss="false")
+    reached[f"{topic}-deleted"] = {"0": 5}
+    ranges = lenient.partitions(reached, lenient.latestOffset())
+    assert ranges == [OffsetRange(find(f"{topic}-too", 0), 0, 1)]
+    assert f"{topic}-0 was read to 2 and now ends at 1" in caplog.text
+    assert f"partitions were deleted: {topic}-deleted-0 (read to 5)" in caplog.text
+    lenient.stop()
 
 
 def test_a_batch_waits_for_enough_records(broker: Broker, cluster: Cluster, topic: str) -> None:
@@ -208,8 +265,6 @@ def test_a_deleted_or_recreated_topic_fails_or_is_skipped(
     stream.batch()
     reached = stream.position
     lenient = Stream(broker, reached, subscribePattern=f"{topic}.*", failOnDataLoss="false")
-    if not HAS_ADMISSION_CONTROL:
-        return  # Spark does not pass the position before a restart, so a loss cannot be detected
     delete_topic(cluster, topic)
     with pytest.raises(DataLost, match=f"{topic}-0 \\(read to 2\\)"):
         stream.batch()
@@ -226,7 +281,8 @@ def test_a_deleted_or_recreated_topic_fails_or_is_skipped(
         stream.batch()
     # As if the reader had not looked while the topic did not exist.
     late = Stream(broker, reached, subscribePattern=f"{topic}.*", failOnDataLoss="false")
-    late.reader.prepareForTriggerAvailableNow()  # makes no difference
+    if HAS_ADMISSION_CONTROL:
+        late.reader.prepareForTriggerAvailableNow()  # makes no difference
     assert values(late.batch()) == numbers(3)
     assert f"{topic}-0 was read to 2 and now ends at 1" in caplog.text
     assert late.position[topic] == {"0": 1}

@@ -2,6 +2,7 @@
 
 stream/         Spark's own checkpoint of the query
 id              the identity of this checkpoint, to recognise data written with another
+begin.json      the offsets at which the query began, by source; of dead letters, dead-letters-begin.json
 last-run.json   result of the last run
 lock            held by the process that runs the pipeline
 service/        state and log of its supervisor

@@ -1,22 +1,18 @@
 """Values and keys that cannot be decoded: counted by the query that meets them, and named in reports.
 
-Counts are metrics of the query, so that they cost no second pass over the records. Queries that write the
-values elsewhere begin where the pipeline is.
+Counts are metrics of the query, so that they cost no second pass over the records.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
-from alpacamq_spark.read.positions import EARLIEST, Json, Offsets, from_json, offsets_option, to_json
 
 from .registry import RegistryColumns
-from .run import PipelineRun, Plain, Report
-from .sources import Topics, matching_topics, reach
+from .run import Plain, Report
 from .values import MALFORMED
 
 if TYPE_CHECKING:
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 
 NOT_DECODED = "cannot be decoded by the schema registry"
 NOT_JSON = "is not JSON that fits its columns"
-_BEGINNINGS = "dead-letters-begin.json"
 # The metrics of a query about malformed values begin with this.
 _METRIC = "malformed "
 
@@ -88,29 +83,6 @@ def malformed_in(progress: Mapping[str, Any]) -> dict[str, Malformed]:
             place = TopicPartition(TopicName(topic), int(partition))
             found[name.removeprefix(_METRIC)] = Malformed(count=int(count), place=place, offset=int(offset))
     return found
-
-
-def beginning(run: PipelineRun, query: str, source: Topics, start: str) -> dict[str, str]:
-    """Return where a query for dead letters begins: at the position of a pipeline that ran before without.
-
-    Determined once and stored, because Spark looks it up again after a crash in the first batch, when the
-    pipeline may be further.
-    """
-    stored = run.checkpoint.recall(_BEGINNINGS, dict[str, Json]) or {}
-    with reach(run.broker, run.access) as cluster:
-        topics = matching_topics(cluster, source)
-        places = [place for topic in topics for place in topic.all_partitions()]
-        if query not in stored:
-            begin: Offsets = {}
-            if (position := run.checkpoint.position()) is not None:
-                begin = position.offsets
-            elif start == "latest":
-                there = extents(cluster, places, Isolation.COMMITTED)
-                begin = {place: extent.end for place, extent in there.items()}
-            stored[query] = to_json({place: begin.get(place, EARLIEST) for place in places})
-            run.checkpoint.remember(_BEGINNINGS, stored)
-    known = from_json(stored[query])
-    return {"startingOffsets": offsets_option({place: known.get(place, EARLIEST) for place in places})}
 
 
 def _values(row: Mapping[str, Any]) -> list[Any]:

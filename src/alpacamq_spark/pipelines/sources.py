@@ -104,12 +104,9 @@ def read_topics(run: PipelineRun, source: Topics, options: Mapping[str, str] | N
     return reader.load()
 
 
-def stream_options(*, start: str, max_records: int | None, on_data_loss: str) -> dict[str, str]:
-    """Return the options common to streaming sources."""
-    options = {
-        "startingOffsets": start,
-        "failOnDataLoss": "true" if on_data_loss == "fail" else "false",
-    }
+def stream_options(*, max_records: int | None, on_data_loss: str) -> dict[str, str]:
+    """Return the options common to streaming sources; `beginnings` has where they begin."""
+    options = {"failOnDataLoss": "true" if on_data_loss == "fail" else "false"}
     if max_records is not None:
         options["maxOffsetsPerTrigger"] = str(max_records)
     return options

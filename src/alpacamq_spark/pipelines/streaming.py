@@ -5,8 +5,10 @@ once, by the next run.
 """
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 POLL_S = 0.2
+# How often progress is collected during the work after a batch. Spark keeps the progress of 100 batches.
+COLLECT_S = 1.0
 NOTHING_BESIDE: Mapping[str, "DataStreamWriter"] = {}
 # Starts without a batch in between.
 _TRIES = 5
@@ -61,6 +65,7 @@ def run_stream(
 ) -> StreamEnd:
     """Run a query until its trigger is done or a stop is requested. Raises PipelineFailed.
 
+    Batches that were complete while `after_batch` ran are followed by one call.
     Queries `beside` it, by the names of their checkpoints, run as long as it does, or until they are done.
     """
     named = writer.queryName(run.name).option("checkpointLocation", run.checkpoint.stream)
@@ -102,6 +107,8 @@ class _QueryFollower:
         self.last_batch: int | None = None
         self.lag: int | None = None
         self.malformed: dict[str, Malformed] = {}
+        # The progress of batches that are not reported yet.
+        self._collected: dict[int, Mapping[str, Any]] = {}
 
     def follow(self) -> bool:
         """Run the query until it ends by itself (False) or a stop is requested (True).
@@ -168,13 +175,12 @@ class _QueryFollower:
         self._report_batches(query)
 
     def _report_batches(self, query: "StreamingQuery") -> None:
-        """Report the batches completed since the last call."""
-        for each in query.recentProgress:
-            progress = json.loads(each.json)
-            number, rows = int(progress["batchId"]), _rows(progress)
-            # Spark sometimes reports an idle trigger under the number of the next batch.
-            if (self.last_batch is not None and number <= self.last_batch) or not _has_run(progress):
-                continue
+        """Report the batches completed since the last call, and do what follows them."""
+        self._collect(query)
+        done = None
+        for number in sorted(self._collected):
+            progress = self._collected.pop(number)
+            rows = _rows(progress)
             self.last_batch = number
             self.batches += 1
             self.rows += rows
@@ -193,7 +199,37 @@ class _QueryFollower:
                 malformed=sum(each.count for each in self.malformed.values()),
             )
             self._run.listener.batch(done)
-            self._after_batch(done)
+        if done is not None:
+            with self._collecting(query):
+                self._after_batch(done)
+
+    def _collect(self, query: "StreamingQuery") -> None:
+        for each in query.recentProgress:
+            progress = json.loads(each.json)
+            number = int(progress["batchId"])
+            # Spark sometimes reports an idle trigger under the number of the next batch.
+            if (self.last_batch is None or number > self.last_batch) and _has_run(progress):
+                self._collected[number] = progress
+
+    @contextmanager
+    def _collecting(self, query: "StreamingQuery") -> Iterator[None]:
+        """Collect progress in another thread, so that none is lost while this one is busy."""
+        is_over = threading.Event()
+
+        def collect() -> None:
+            while not is_over.wait(COLLECT_S):
+                try:
+                    self._collect(query)
+                except Exception:  # noqa: BLE001 - the session has ended, which this thread's owner finds out
+                    return
+
+        thread = threading.Thread(target=collect, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
 
 def _rows(progress: Mapping[str, Any]) -> int:

@@ -15,10 +15,11 @@ from alpacamq.model import headers
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
 
+from .beginnings import beginning, dead_letters_beginning
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
-from .malformed import beginning, counted, malformed_parts, with_malformed
+from .malformed import counted, malformed_parts, with_malformed
 from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
@@ -167,7 +168,9 @@ def _table(
 
     topic = source.topic or name
     columns = _registry_columns(name, topic, source, run)
-    records = read_stream(run, Named((topic,)), _options(source), columns)
+    named = Named((topic,))
+    options = {**_options(source), **beginning(run, named, source.start, name)}
+    records = read_stream(run, named, options, columns)
     meta = META if source.decode_key is None else {**META, "_key": DECODED[Part.KEY]}
     if has_tombstones:
         meta = {**meta, _TOMBSTONE: "value IS NULL"}
@@ -204,9 +207,7 @@ def _table(
 
 
 def _options(source: TableSource) -> dict[str, str]:
-    return stream_options(
-        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
-    )
+    return stream_options(max_records=source.max_records, on_data_loss=source.on_data_loss)
 
 
 def _registry_columns(name: str, topic: str, source: TableSource, run: PipelineRun) -> RegistryColumns | None:
@@ -297,9 +298,10 @@ def _malformed(
     from pyspark.sql import functions as f
 
     columns = _registry_columns(name, topic, source, run)
-    begin = beginning(run, query, Named((topic,)), source.start)
+    named = Named((topic,))
+    begin = dead_letters_beginning(run, query, named, source.start, name)
     options = {**_options(source), **begin, "groupId": f"{run.group}-{query}"}
-    records = read_stream(run, Named((topic,)), options, columns)
+    records = read_stream(run, named, options, columns)
     json = None
     if (source.decode or source.format) == "json":
         json = decoded(f.col("value"), _json_schema(source, topic, run, directory))

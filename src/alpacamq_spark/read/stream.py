@@ -140,21 +140,28 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def ends(self, start: Offsets) -> dict[TopicPartition, int]:
         """Return the end of each partition, which may be before `start` if data was lost."""
         there = self.latest()
-        gone = sorted(set(start) - there.keys())
-        if gone and self.options.fail_on_data_loss:
+        self.check_loss(start, there)
+        return there
+
+    def check_loss(self, start: Offsets, end: Offsets) -> None:
+        """Compare two positions. Raises DataLost if the second has less; warns with failOnDataLoss=false."""
+        gone = sorted(set(start) - set(end))
+        if gone:
             deleted = ", ".join(f"{each} (read to {start[each]})" for each in gone)
-            raise DataLost(f"partitions were deleted: {deleted}; set failOnDataLoss=false to skip them")
-        for partition, end in there.items():
-            if end < start.get(partition, 0):
+            words = f"partitions were deleted: {deleted}"
+            if self.options.fail_on_data_loss:
+                raise DataLost(f"{words}; set failOnDataLoss=false to skip them")
+            log.warning("%s; continuing without them", words)
+        for partition, until in end.items():
+            if until < start.get(partition, 0):
                 # Not from the beginning: a log that lost its end would be read twice.
                 words = (
-                    f"{partition} was read to {start[partition]} and now ends at {end}: the topic was "
-                    f"recreated or lost its end. Records before {end} may not have been read"
+                    f"{partition} was read to {start[partition]} and now ends at {until}: the topic was "
+                    f"recreated or lost its end. Records before {until} may not have been read"
                 )
                 if self.options.fail_on_data_loss:
                     raise DataLost(f"{words}; set failOnDataLoss=false to continue there")
                 log.warning("%s; continuing there", words)
-        return there
 
     def must_wait(self, start: Offsets, end: Offsets) -> bool:
         """Return whether a batch has to wait for more records; the first of a run does not, as in Spark."""
@@ -177,11 +184,33 @@ class PlainStreamReader(StreamReader):
     Keeps the end of the last batch of this run, and no batch ends before it. The first batch of a run is
     not limited: its start is in Spark's checkpoint, and an end before it would make Spark go back and
     read records again. A limit would also keep Trigger.AvailableNow, one batch there, from the end.
+    For the same reason a loss before a restart is found when the first batch is planned.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._planned: dict[TopicPartition, int] | None = None
+        self._initial: Json | None = None
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        there = self.extents()
+        if (planned := self._planned) is not None:
+            # Spark asks for the end of the first batch before; "latest" is that end, not a later one.
+            there = {
+                each: Extent(extent.start, min(extent.end, planned[each]))
+                for each, extent in there.items()
+                if each in planned
+            }
+        self._initial = to_json(self.options.starting.resolve(self._cluster, there))
+        return self._initial
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        begin, until = from_json(start), from_json(end)
+        if start == self._initial:
+            # Nothing was read: partitions that a first batch lacks were added after it was planned.
+            begin = {each: offset for each, offset in begin.items() if each in until}
+        self.check_loss(begin, until)
+        return super().partitions(start, end)
 
     def latestOffset(self) -> Json:  # noqa: N802 - Spark's name
         end = self.ends(self._planned or {})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpacamq_spark.options import DECODED
+from alpacamq_spark.pipelines.beginnings import beginning
 from alpacamq_spark.pipelines.definition import Archive, Compact, Filter, TopicSource
 from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
 from alpacamq_spark.pipelines.malformed import counted, not_decoded, with_malformed
@@ -22,7 +23,7 @@ from alpacamq_spark.pipelines.tables.pipeline import run_into_table, table_place
 from alpacamq_spark.pipelines.values import declared, readable
 
 from .segments import Segment, merged, merges
-from .table import DATA, PARTITIONED_BY, ArchiveTable, Compression, write_segment
+from .table import DATA, PARTITIONED_BY, ArchiveTable, Compression, is_complete, write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +111,7 @@ def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunRe
     if columns is not None:
         types |= {DECODED[part]: kind for part, kind in columns.types.items()}
     owner = table.claim(run.checkpoint, types)
-    options = _options(source)
+    options = {**_options(source), **beginning(run, source, source.start)}
     frame = archived(filtered(read_stream(run, source, options, columns), definition.steps), data)
     step = next((each for each in definition.steps if isinstance(each, Compact)), None)
     compaction = None if step is None else Compaction(table, run, step, definition.sink.codec)
@@ -154,7 +155,7 @@ def _run_into_table(definition: Archive, run: PipelineRun, directory: Path) -> R
     source = definition.source
     data = None if definition.schema is None else declared(run, definition.schema, directory)
     columns = _registry_columns(definition, run, place.types())
-    options = _options(source)
+    options = {**_options(source), **beginning(run, source, source.start)}
     records = filtered(read_stream(run, source, options, columns), definition.steps)
     frame = archived(records, data)
     day = "date"
@@ -201,9 +202,7 @@ def _registry_columns(
 
 
 def _options(source: TopicSource) -> dict[str, str]:
-    return stream_options(
-        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
-    )
+    return stream_options(max_records=source.max_records, on_data_loss=source.on_data_loss)
 
 
 def _handled(definition: Archive, end: StreamEnd) -> dict[str, str]:
@@ -270,7 +269,18 @@ def batch_writer(place: str, writer: str, compression: Compression) -> "Callable
     Spark Connect it runs on the server."""
 
     def write(frame: "DataFrame", batch: int) -> None:
-        write_segment(frame, f"{place}/{Segment(writer, batch, batch).name}", compression)
+        segment = f"{place}/{Segment(writer, batch, batch).name}"
+        if not is_complete(segment, frame.sparkSession):
+            write_segment(frame, segment, compression)
+            return
+        # Records that were deleted since must not take those of the archive with them: read before writing.
+        rows = frame.persist()
+        try:
+            # With a schema, as one without rows has no files to find it in.
+            if rows.count() >= frame.sparkSession.read.schema("offset BIGINT").parquet(segment).count():
+                write_segment(rows, segment, compression)
+        finally:
+            rows.unpersist()
 
     return write
 

@@ -18,7 +18,7 @@ import msgspec
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
-from alpacamq_spark.pipelines.errors import ForeignArchive
+from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline
 from alpacamq_spark.pipelines.registry import parse_type, type_text
 from alpacamq_spark.pipelines.storage import Storage, is_hidden, storage_at
 
@@ -289,6 +289,14 @@ def write_segment(frame: "DataFrame", place: str, compression: Compression) -> N
         .partitionBy(*PARTITIONED_BY)
         .parquet(place)
     )
+
+
+def is_complete(place: str, spark: "SparkSession") -> bool:
+    """Return whether a segment is marked as complete; false if that cannot be seen from here."""
+    try:
+        return storage_at(place, spark).exists(_WHOLE)
+    except InvalidPipeline:
+        return False
 
 
 def read_archive(spark: "SparkSession", place: str) -> "DataFrame":

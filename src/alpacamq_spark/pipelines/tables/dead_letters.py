@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from alpacamq_spark.pipelines.beginnings import dead_letters_beginning
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.definition import CatalogSettings, TableSink
-from alpacamq_spark.pipelines.malformed import beginning, malformed_parts
+from alpacamq_spark.pipelines.malformed import malformed_parts
 from alpacamq_spark.pipelines.registry import RegistryColumns
 from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import Topics, read_stream
@@ -117,7 +118,8 @@ class DeadLetterCopies:
         from pyspark.sql import functions as f
 
         query = DEAD_LETTER_TABLE
-        own = {**beginning(run, query, self.source, self.start), "groupId": f"{run.group}-{query}"}
+        begin = dead_letters_beginning(run, query, self.source, self.start)
+        own = {**begin, "groupId": f"{run.group}-{query}"}
         records = self.kept(read_stream(run, self.source, {**self.options, **own}, self.columns))
         json = None if self.data is None else decoded(f.col("value"), self.data)
         reason = malformed_reason(self.columns, json)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -222,20 +223,20 @@ class _Cleaning:
         from .writer import merge_small_files
 
         self._last = time.monotonic()
-        name, say = self._place.name, self._run.listener.say
-        try:
-            table = self._place.open(self._run.name)
-            if self._compact is not None:
-                merged = merge_small_files(table, self._run.spark, self._compact, self._layout)
+        run, name, say = self._run, self._place.name, self._run.listener.say
+        if self._compact is not None:
+            with suppress(Conflict):  # other writers were faster; the next time will do
+                merged = merge_small_files(self._place, run.name, run.spark, self._compact, self._layout)
                 if merged:
                     self.merged += merged
                     say(f"merged {merged} files of {name}")
-                    table = self._place.open(self._run.name)
-            if cleaned := table.clean(self._keep, datetime.now(UTC)):
-                self.cleaned += cleaned
-                say(f"{table.CLEANED.replace('_', ' ')} of {name}: {cleaned}")
-        except Conflict:
-            pass  # another writer was faster; the next time will do
+        for _ in range(_TRIES):
+            with suppress(Conflict):  # look again
+                table = self._place.open(run.name)
+                if cleaned := table.clean(self._keep, datetime.now(UTC)):
+                    self.cleaned += cleaned
+                    say(f"{table.CLEANED.replace('_', ' ')} of {name}: {cleaned}")
+                return
 
 
 def read_table(table: "LakeTable[Any]", spark: "SparkSession") -> "DataFrame":

@@ -300,6 +300,10 @@ class LakeTable(ABC, Generic[File]):
             )
         self._commit(state, {"alpacamq.merged-files": str(len(remove))}, added, remove, is_merge=True)
 
+    def discard_merge(self, directory: str) -> None:
+        """Delete merged files that nothing can commit now."""
+        self._discard(directory)
+
     def discard_other_attempts(self, state: WriterState) -> None:
         """Delete the files of attempts at a batch that were not committed, as nothing can commit them now."""
         if state.batch < 0:

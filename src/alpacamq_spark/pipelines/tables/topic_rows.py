@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from alpacamq.registry.framing import Part
 from alpacamq_spark.options import DECODED
+from alpacamq_spark.pipelines.beginnings import beginning
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.malformed import counted, not_decoded
 from alpacamq_spark.pipelines.registry import RegistryColumns, latest_version, registry_columns
@@ -27,6 +28,7 @@ RECORD = (KEY, VALUE, HEADERS, TIMESTAMP, PARTITION, OFFSET)
 # Of upserts; not stored.
 _ORDER, _TOMBSTONE = "_order", "_tombstone"
 LABEL = "values"
+START = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ def topic_rows(
     if schema is not None or fields:
         before = {Part.VALUE: StructType([StructField(*each) for each in fields.items()])} if fields else {}
         columns = registry_columns(run, (table.topic,), BY_TOPIC, before, follows=True)
-    options = topic_options(max_records)
-    records = read_stream(run, Named((table.topic,)), options, columns)
+    source = Named((table.topic,))
+    options = {**topic_options(max_records), **beginning(run, source, START)}
+    records = read_stream(run, source, options, columns)
     value: Column = f.col("value")
     names: list[str] = []
     if columns is not None:
@@ -103,7 +106,7 @@ def topic_rows(
 
 def topic_options(max_records: int | None) -> dict[str, str]:
     """Return the options with which a topic is read."""
-    return stream_options(start="earliest", max_records=max_records, on_data_loss="fail")
+    return stream_options(max_records=max_records, on_data_loss="fail")
 
 
 def latest_schema(run: PipelineRun, topic: str) -> int | None:

@@ -38,7 +38,7 @@ from alpacamq_spark.pipelines.sources import Named, reach
 from .dead_letters import DeadLetterCopies
 from .partitions import parse_partition
 from .pipeline import TableEnd, iceberg_place, need_pyiceberg, run_into_table
-from .topic_rows import TopicRows, latest_schema, topic_options, topic_rows
+from .topic_rows import START, TopicRows, latest_schema, topic_options, topic_rows
 from .topic_settings import TopicTable, enabled_tables, lags
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ class _Follower:
             return {}
         copies = DeadLetterCopies(
             source=Named((self.table.topic,)),
-            start="earliest",
+            start=START,
             options=topic_options(definition.max_records),
             columns=rows.columns,
         )

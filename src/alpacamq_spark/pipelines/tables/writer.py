@@ -136,8 +136,11 @@ class BatchWriter:
         write_files(rows, table.attempt_directory(attempt), table.partitions(), self.layout)
 
 
-def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compact, layout: Layout) -> int:
+def merge_small_files(
+    place: Place, pipeline: str, spark: "SparkSession", step: Compact, layout: Layout
+) -> int:
     """Merge small files where a partition has many. Returns how many were merged. Raises Conflict."""
+    table = place.open(pipeline)
     state = table.state()
     target = step.target_mb << 20
     small = table.small_files(step.fan_in, target, _MERGED_BYTES)
@@ -159,8 +162,43 @@ def merge_small_files(table: LakeTable[Any], spark: "SparkSession", step: Compac
         write_files(rows, directory, partitions, layout)
     finally:
         spark.conf.set(_TIMESTAMPS, str(before))
-    # After a conflict the files stay for some days: the answer of a commit that went through may be lost.
-    table.commit_merge(state, directory, small)
+    return _commit_merge(place, pipeline, table, state, directory, small)
+
+
+def _commit_merge(
+    place: Place,
+    pipeline: str,
+    table: LakeTable[Any],
+    state: WriterState,
+    directory: str,
+    small: Sequence[Any],
+) -> int:
+    """Replace files by those merged from them, also if others commit meanwhile. Raises Conflict.
+
+    Returns how many were replaced. Merged files that a commit may have added, whose answer was lost, are left
+    for some days.
+    """
+    for number in range(_COMMITS):
+        try:
+            table.commit_merge(state, directory, small)
+        except Conflict:
+            if number == _COMMITS - 1:
+                raise
+        else:
+            break
+        time.sleep(_PAUSE_S * (number + 1))
+        table = place.open(pipeline)
+        current = {file.file_path: file for file in table.data_files()}
+        if any(path in current for path in table.parquet_files(directory)):
+            break  # the answer was lost
+        remaining = [current[file.file_path] for file in small if file.file_path in current]
+        found = table.state()
+        if found is None or len(remaining) < len(small):
+            if remaining:
+                # Our commit would have removed all of them, and can no longer follow on an older state.
+                table.discard_merge(directory)
+            return 0
+        state, small = found, remaining
     return len(small)
 
 
