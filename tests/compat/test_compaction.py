@@ -28,10 +28,13 @@ def is_compacted(broker: Broker, topic: str) -> bool:
     return max(keys.values()) == 1
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    ("compression", "idempotent"), [*((each, False) for each in COMPRESSIONS), ("none", True)]
+)
 def test_a_compacted_topic_is_read_by_every_client(
-    broker: Broker, confluent: Confluent, topic: str, compression: str
+    broker: Broker, confluent: Confluent, topic: str, compression: str, idempotent: bool
 ) -> None:
+    """Of idempotent producers, one in each round, the headers of their last batches are left."""
     confluent.create_topic(
         topic,
         settings={
@@ -50,15 +53,17 @@ def test_a_compacted_topic_is_read_by_every_client(
                 if key or not number
             ],
             compression=compression,
+            idempotent=idempotent,
         )
     end = confluent.ends(topic)[1]
     eventually(lambda: is_compacted(broker, topic), what=f"{topic} is compacted")
 
-    kept = [
-        (record.offset, record.key, record.value)
-        for batch in stored.batches(broker.directory_of(topic), topic)
-        for record in batch.records()
+    batches = list(stored.batches(broker.directory_of(topic), topic))
+    of_producers = [
+        batch for batch in batches if batch.header.is_idempotent and not batch.header.record_count
     ]
+    assert len(of_producers) > ROUNDS / 2 if idempotent else not of_producers
+    kept = [(record.offset, record.key, record.value) for batch in batches for record in batch.records()]
     assert kept[0][:2] == (0, b"key-0")
     assert len(kept) < end / 2
     assert {key: value for _, key, value in kept} == {

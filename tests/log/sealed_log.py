@@ -25,6 +25,8 @@ class SealedLog:
         self.disk = disk or SystemDisk()
         self.segments: list[SealedSegment] = []
         self.first_dirty_offset = 0
+        # The offsets of the batches that are the last of their producers, as the log's owner knows them.
+        self.last_of_producers: set[int] = set()
 
     @property
     def end_offset(self) -> int:
@@ -76,6 +78,7 @@ class SealedLog:
             now_ms=now_ms,
             disk=self.disk,
             directory=self.directory,
+            is_last_of_producer=lambda header: header.base_offset in self.last_of_producers,
             max_keys=max_keys,
         )
 

@@ -84,10 +84,13 @@ class Writer:
         self.model: list[Kept] = []
         self.epochs: list[int] = []
         self.batches = 0
+        # The last batch of each producer: its offsets.
+        self.last_batches: dict[int, tuple[int, int]] = {}
 
     def append(self, segments: list[list[Draft]]) -> None:
         for drafts in segments:
             self.log.add_segment(*(self._batch(draft) for draft in drafts))
+        self.log.last_of_producers = {first for first, _ in self.last_batches.values()}
 
     def _batch(self, draft: Draft) -> bytearray:
         base = len(self.epochs)
@@ -100,6 +103,8 @@ class Writer:
         self.epochs += [epoch] * len(records)
         self.model += [Kept(record, self.batches) for record in records]
         self.batches += 1
+        if draft.producer_id >= 0:
+            self.last_batches[draft.producer_id] = base, records[-1].offset
         return write_batch(
             records,
             leader_epoch=epoch,
@@ -139,19 +144,26 @@ def test_appends_and_compactions_match_the_model(
 
 
 def check_headers(log: SealedLog, writer: Writer) -> None:
-    """Epochs are unchanged, batches keep their producers, gaps are merged."""
+    """Epochs are unchanged, batches keep their producers, gaps are merged, last sequences are known."""
     previous = None
+    last_batches: dict[int, tuple[int, int]] = {}
     for header in log.headers():
         span = writer.epochs[header.base_offset : header.next_offset]
         assert set(span) == {header.leader_epoch}
-        if header.record_count and header.is_idempotent:
+        if header.is_idempotent:
             assert header.base_sequence == header.base_offset
-        previous_is_gap = previous is not None and previous.record_count == 0
+            last_batches[header.producer_id] = header.base_offset, header.last_offset
+        if header.record_count == 0 and header.is_idempotent:
+            assert header.base_offset in log.last_of_producers
+            previous = header
+            continue
+        previous_is_gap = previous is not None and previous.record_count == 0 and not previous.is_idempotent
         starts_segment = any(segment.base_offset == header.base_offset for segment in log.segments)
         if header.record_count == 0 and previous_is_gap and not starts_segment:
             assert previous is not None
             assert previous.leader_epoch != header.leader_epoch
         previous = header
+    assert last_batches == writer.last_batches
 
 
 @settings(max_examples=100, deadline=None)

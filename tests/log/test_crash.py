@@ -70,7 +70,12 @@ class Machine:
                 self.append()
             case "flush":
                 end = self.log.end_offset
-                flush(self.log)
+                begun = self.log.begin_flush()
+                if self.random.random() < 0.5:
+                    self.append(epoch_chance=0.5)
+                if begun is not None:
+                    begun.run()
+                    self.log.end_flush(begun, None)
                 self.durable_end = max(self.durable_end, end)
             case "roll":
                 self.clock.ms += 60_000
@@ -96,14 +101,14 @@ class Machine:
                 if self.random.random() < 0.3 and self.log.end_offset > self.start:
                     self.truncate(self.random.randint(self.start, self.log.end_offset))
 
-    def append(self) -> None:
+    def append(self, epoch_chance: float = 0.1) -> None:
         count = self.random.randint(1, 4)
         batches = []
         for _ in range(self.random.randint(1, 3)):
             values = [self.random.randbytes(self.random.choice([1, 40, 700])) for _ in range(count)]
             batches.append(a_batch(values))
             self.values += values
-        if self.random.random() < 0.1:
+        if self.random.random() < epoch_chance:
             self.epoch += 1
         for result in append(self.log, *batches, epoch=self.epoch):
             assert isinstance(result, Appended)

@@ -145,6 +145,56 @@ def test_a_full_disk_does_not_keep_a_broker_from_starting_and_stopping(tmp_path:
     directory.close()
 
 
+@pytest.mark.parametrize("boot", ["the same", "an earlier one"])
+def test_a_crash_after_a_start_on_a_full_disk_is_no_clean_stop(tmp_path: Path, boot: str) -> None:
+    directory = a_directory(tmp_path)
+    directory.open()
+    directory.stopped()
+    directory.close()
+    if boot == "an earlier one":
+        (tmp_path / "stopped").write_text("an earlier boot\n")
+    disk = FaultyDisk()
+    disk.fail(Fault("write", errno.ENOSPC))
+    crashed = DataDirectory(tmp_path, disk, 1)
+    crashed.open()
+    crashed.close()
+    directory.open()
+    assert directory.last_stop is (LastStop.KILLED if boot == "the same" else LastStop.POWER_LOST)
+
+
+def test_the_boot_id_is_stored_without_another_file(tmp_path: Path) -> None:
+    """As long as it is overwritten in its place, a full disk has room for it."""
+    directory = a_directory(tmp_path)
+    directory.open()
+    directory.stopped()
+    directory.close()
+    (tmp_path / "stopped").write_text("an earlier boot, with an id of 36 chars\n"[:37])
+    disk = FaultyDisk()
+    disk.fail(Fault("create", errno.ENOSPC))
+    disk.fail(Fault("truncate", errno.ENOSPC))
+    crashed = DataDirectory(tmp_path, disk, 1)
+    crashed.open()
+    crashed.close()
+    directory.open()
+    assert directory.last_stop is LastStop.KILLED
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+def test_a_directory_of_a_version_without_the_file_of_a_clean_stop(tmp_path: Path, stop: str) -> None:
+    directory = a_directory(tmp_path)
+    directory.open()
+    directory.close()
+    if stop == "clean":
+        (tmp_path / "running").unlink()
+    directory.open()
+    assert directory.last_stop is (LastStop.CLEAN if stop == "clean" else LastStop.KILLED)
+    directory.stopped()
+    directory.close()
+    directory.open()
+    assert directory.last_stop is LastStop.CLEAN
+    assert directory.foreign == ()
+
+
 # As version 0.1 wrote it, and the version before it without a checksum.
 OLD = [
     b'{"format":1,"cluster_id":"fQXz2iRBSv6ptzfCbCUNZA","node_id":1,"checksum":1182566362}\n',

@@ -7,6 +7,8 @@ import pytest
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.epochs import EpochEnd, EpochHistory, EpochStart, read_epochs
 
+from .logs import a_batch, a_storage, append, flush, open_log, read_batches
+
 
 @pytest.fixture
 def history() -> EpochHistory:
@@ -72,3 +74,18 @@ def test_the_history_is_read_back(history: EpochHistory, tmp_path: Path) -> None
     disk = SystemDisk()
     history.write(disk, tmp_path)
     assert read_epochs(disk, tmp_path).entries == history.entries
+
+
+def test_an_epoch_that_begins_during_the_first_checkpoint_is_kept(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", a_storage(checkpoint_bytes=1))
+    append(log, a_batch(), epoch=0)
+    first = log.begin_flush()
+    assert first is not None
+    append(log, a_batch(), epoch=1)
+    first.run()
+    log.end_flush(first, None)
+    flush(log)
+    assert log.flushed_offset == 2
+    again = open_log(log.directory)
+    assert len(read_batches(again)) == 2
+    assert again.epochs.entries == ((0, 0), (1, 1))

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.partition_log import Appended, PartitionLog
 from alpacamq.log.storage import Storage
-from alpacamq.model.batch import check_batch, read_header
+from alpacamq.model.batch import TRANSACTIONAL, check_batch, read_header
+from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import CorruptBatch, DamagedLog
 from alpacamq.model.records import Record, read_records, write_batch
 
@@ -149,6 +150,103 @@ def test_a_follower_starts_inside_of_the_first_batch_of_its_leader(tmp_path: Pat
         assert (follower.start_offset, follower.end_offset) == (deleted_to, 15)
         assert read_batches(follower) == read_batches(leader)
         assert list(follower.epochs.entries) == [(4, 5 if deleted_to < 10 else 10)]
+
+
+def sent(
+    log: PartitionLog, value: bytes, producer: tuple[int, int, int], *, transactional: bool = False
+) -> None:
+    """Append one batch of two records of a producer: its id, epoch and sequence."""
+    producer_id, producer_epoch, base_sequence = producer
+    batch = write_batch(
+        [Record(index, NOW_MS, b"key %d" % index, value) for index in range(2)],
+        attributes=TRANSACTIONAL if transactional else 0,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    assert isinstance(append(log, batch)[0], Appended)
+
+
+def copied(leader: PartitionLog, directory: Path) -> PartitionLog:
+    """Return a log that was fetched from a leader, byte for byte."""
+    follower = open_log(directory, **COMPACTED)
+    catch_up(follower, leader)
+    assert read_batches(follower) == read_batches(leader)
+    return follower
+
+
+@pytest.mark.parametrize("ending", ["none", "commit", "abort"])
+def test_a_replica_of_a_compacted_log_has_the_sequences_of_its_leader(tmp_path: Path, ending: str) -> None:
+    leader = open_log(tmp_path / "l-0", **COMPACTED)
+    is_transaction = ending != "none"
+    for sequence in (0, 2, 4):
+        sent(leader, b"old", (1, 3, sequence), transactional=is_transaction)
+    if is_transaction:
+        append(leader, marker_batch(1, 3, ending == "commit", 0, NOW_MS))
+    sent(leader, b"new", (2, 0, 0))
+    put(leader, [(b"key 0", b"last"), (b"key 1", b"last")])
+    for _ in range(2):
+        assert compact(leader)
+        # Nothing but the headers of the two last batches.
+        headers = [check_batch(batch) for batch in read_batches(leader)]
+        assert [
+            (header.producer_id, header.base_offset, header.last_offset, header.base_sequence)
+            for header in headers
+            if header.is_idempotent and not header.is_control and header.record_count == 0
+        ] == [(1, 4, 5, 4), (2, 6 + is_transaction, 7 + is_transaction, 0)]
+        assert sum(header.is_idempotent for header in headers) == 2 + is_transaction
+        put(leader, [(b"other", b"")])  # so that there is something to compact
+    follower = copied(leader, tmp_path / "f-0")
+    follower.close()
+    for snapshot in follower.directory.glob("*.producers"):
+        snapshot.unlink()
+    recovered = open_log(follower.directory, **COMPACTED)
+    for log in (follower, recovered):
+        assert log.producers.next_sequence(1, 3) == leader.producers.next_sequence(1, 3) == 6
+        assert log.producers.next_sequence(2, 0) == 2
+        assert log.producers.copy().keys() == leader.producers.copy().keys()
+        assert not log.transactions.open_transactions()
+        assert log.transactions.last_stable_offset(log.end_offset) == log.end_offset
+        assert read_batches(log) == read_batches(leader)
+    sent(recovered, b"next", (1, 3, 6))
+
+
+def test_the_header_of_a_last_batch_joins_a_gap_once_its_producer_goes_on(tmp_path: Path) -> None:
+    leader = open_log(tmp_path / "l-0", **COMPACTED)
+    sent(leader, b"a", (1, 0, 0))
+    put(leader, [(b"key 0", b"b"), (b"key 1", b"b")])
+    assert compact(leader)
+    assert [check_batch(batch).producer_id for batch in read_batches(leader)] == [1, -1]
+    sent(leader, b"c", (1, 0, 2))
+    assert compact(leader)
+    assert spans(leader) == [(0, 3, 0), (4, 5, 2)]
+    assert copied(leader, tmp_path / "f-0").producers.next_sequence(1, 0) == 4
+
+
+def test_the_last_batch_that_may_be_compacted_counts_whatever_follows_it(tmp_path: Path) -> None:
+    """What follows may be truncated."""
+    leader = open_log(tmp_path / "l-0", **COMPACTED)
+    sent(leader, b"a", (1, 0, 0))
+    put(leader, [(b"key 0", b"b"), (b"key 1", b"b")])
+    leader.roll()
+    sent(leader, b"c", (1, 0, 2))
+    assert compact(leader, limit_offset=4)
+    assert spans(leader) == [(0, 1, 0), (2, 3, 2), (4, 5, 2)]
+    follower = copied(leader, tmp_path / "f-0")
+    follower.truncate_to(4)
+    assert follower.producers.next_sequence(1, 0) == 2
+
+
+def test_the_header_of_a_last_batch_is_clipped_with_its_sequence(tmp_path: Path) -> None:
+    leader = open_log(tmp_path / "l-0", **COMPACTED)
+    sent(leader, b"a", (1, 0, 0))
+    put(leader, [(b"key 0", b"b"), (b"key 1", b"b")])
+    assert compact(leader)
+    follower = open_log(tmp_path / "f-0", **COMPACTED)
+    follower.restart_at(1)
+    catch_up(follower, leader)
+    assert spans(follower) == [(1, 1, 0), (2, 3, 2)]
+    assert follower.producers.next_sequence(1, 0) == 2
 
 
 def test_damage_of_a_leader_is_not_copied(tmp_path: Path) -> None:

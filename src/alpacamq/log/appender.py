@@ -21,7 +21,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import TopicConfig
 
-from .epochs import EpochHistory, publish_epochs
+from .epochs import EpochHistory
 from .fetched import Fetched
 from .flush import UnflushedState
 from .health import storage_error
@@ -222,12 +222,10 @@ class Appender:
         extended = EpochHistory(self._epochs.entries)
         extended.assign(leader_epoch, offset)
         try:
-            extended.prepare(self._storage.disk, self._directory)
-            publish_epochs(self._storage.disk, self._directory)
+            self._unflushed.write_epochs(extended)
         except OSError as error:
             raise storage_error(self._directory, "recording a leader epoch", error) from error
         self._epochs.assign(leader_epoch, offset)
-        self._unflushed.has_epochs_file = self._unflushed.epochs_changed = True
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than its topic allows."""

@@ -13,6 +13,8 @@ Guarantees for a cleaned file:
   compression, producer id, epoch and base sequence, so a producer's last sequence is its base
   sequence plus the last offset *delta*, whatever its record count. Timestamps read the same.
 - Control batches, records without key, and batches whose records cannot be read stay as they are.
+- The last batch of a producer stays, if need be without records: a replica that is copied from this log
+  learns the producer's sequence from it.
 
 A tombstone stays for delete.retention.ms from the compaction that first saw it. The batch carries
 that deadline itself: attribute bit 6 means that the base timestamp is the deadline, to which the
@@ -34,6 +36,7 @@ from alpacamq.model.batch import (
     HEADER_BYTES,
     MAGIC,
     MIN_BATCH_LENGTH,
+    TRANSACTIONAL,
     BatchHeader,
     checksum,
     read_header,
@@ -267,6 +270,7 @@ def clean(
     disk: Disk,
     directory: Path,
     is_aborted: Callable[[BatchHeader], bool] = lambda _: False,
+    is_last_of_producer: Callable[[BatchHeader], bool] = lambda _: False,
     tombstone_limit_offset: int = INT64_MAX,
     max_keys: int = DEFAULT_MAX_KEYS,
     pace: Callable[[int], None] = lambda _: None,
@@ -275,8 +279,9 @@ def clean(
 
     Raises DamagedLog for unsound bytes, and OSError as the disk does; then no cleaned file is left.
     Tombstones from `tombstone_limit_offset` on stay. Drops batches for which `is_aborted` is true; every
-    transaction in `segments` has ended. `pace` is called with the size of every batch read: it may sleep
-    to spare the machine, or raise to cancel.
+    transaction in `segments` has ended. Of batches for which `is_last_of_producer` is true at least the
+    header stays. `pace` is called with the size of every batch read: it may sleep to spare the machine, or
+    raise to cancel.
     """
     keys = OffsetMap(first_dirty_offset, max_keys, is_aborted)
     for segment in segments:
@@ -287,7 +292,9 @@ def clean(
                 keys.add(batch)
                 if keys.is_full:
                     break
-    rewriting = _Rewriting(keys, is_aborted, tombstone_limit_offset, config, now_ms, disk, directory)
+    rewriting = _Rewriting(
+        keys, is_aborted, is_last_of_producer, tombstone_limit_offset, config, now_ms, disk, directory
+    )
     try:
         for segment in segments:
             if segment.base_offset >= keys.end_offset:
@@ -393,7 +400,8 @@ class _Gap:
         self._last_offset = first.header.last_offset
         self._leader_epoch = first.header.leader_epoch
         # A gap left by an earlier compaction keeps its bytes unless another batch joins it.
-        self.origin = first if first.header.record_count == 0 else None
+        is_gap = first.header.record_count == 0 and first.header.producer_id < 0
+        self.origin = first if is_gap else None
 
     def joined_by(self, batch: StoredBatch) -> bool:
         """Add the next batch if one header can still describe the gap; return whether it did."""
@@ -422,6 +430,7 @@ class _Rewriting:
         self,
         keys: OffsetMap,
         is_aborted: Callable[[BatchHeader], bool],
+        is_last_of_producer: Callable[[BatchHeader], bool],
         tombstone_limit_offset: int,
         config: TopicConfig,
         now_ms: int,
@@ -430,6 +439,7 @@ class _Rewriting:
     ) -> None:
         self._keys = keys
         self._is_aborted = is_aborted
+        self._is_last_of_producer = is_last_of_producer
         self._tombstone_limit_offset = tombstone_limit_offset
         self._now_ms = now_ms
         self._new_deadline_ms = min(now_ms + config.delete_retention_ms, INT64_MAX)
@@ -511,7 +521,7 @@ class _Rewriting:
         if header.base_offset >= self._keys.end_offset or header.is_control:
             return batch.data
         if header.record_count == 0 or self._is_aborted(header):
-            return None
+            return self._without_records(batch)
         deadline_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         # If the map holds a batch only in part, its tombstones may still hide values outside the map.
         is_mapped = header.next_offset <= self._keys.end_offset
@@ -534,7 +544,7 @@ class _Rewriting:
                 self._notes.append(f"{batch.segment.path} at byte {batch.position} is kept unread: {error}")
             return batch.data
         if not any(stays):
-            return None
+            return self._without_records(batch)
         new_deadline_ms = deadline_ms
         if not keeps_tombstones:
             new_deadline_ms = None
@@ -551,6 +561,24 @@ class _Rewriting:
             codec=header.codec,
             attributes=attributes if new_deadline_ms is None else attributes | DELETE_HORIZON,
             base_timestamp=new_deadline_ms,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
+
+    def _without_records(self, batch: StoredBatch) -> Buffer | None:
+        """Return what stays of a batch none of whose records stays: the header of a producer's last batch."""
+        header = batch.header
+        if header.producer_id < 0 or not self._is_last_of_producer(header):
+            return None
+        if header.record_count == 0:
+            return batch.data
+        return write_batch(
+            (),
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.leader_epoch,
+            attributes=header.attributes & TRANSACTIONAL,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,

@@ -10,13 +10,14 @@ drops them.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import INT64_MAX, TopicConfig
@@ -28,10 +29,11 @@ from .epochs import EpochHistory
 from .flush import UnflushedState
 from .handles import Handle
 from .index import IndexTail
+from .producer_state import ProducerEntry, ProducerState
 from .scan import Violation, scan_batches
 from .segment import Segment, Segments, segment_path
 from .storage import Storage
-from .transactions import AbortedRanges, PartitionTransactions
+from .transactions import AbortedRanges
 
 
 def swap_path(directory: Path, base_offset: int) -> Path:
@@ -145,6 +147,7 @@ class Compaction:
     epochs: EpochHistory
     segments: dict[int, Segment]
     aborted: AbortedRanges
+    producers: Mapping[int, ProducerEntry]
     first_dirty_offset: int
     tombstone_limit_offset: int
     now_ms: int
@@ -179,6 +182,17 @@ class Compaction:
         if self.is_cancelled:
             raise StorageFailed(f"{self.directory.name}: compaction was cancelled")
 
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Return whether a batch is the last of its producer that may be compacted.
+
+        Those behind it may be truncated.
+        """
+        if (known := self.producers.get(header.producer_id)) is None:
+            return False
+        end_offset = next(reversed(self.segments.values())).next_offset
+        last = next((each for each in reversed(known.batches) if each.base_offset < end_offset), None)
+        return last is not None and last.base_offset == header.base_offset
+
     def run(self) -> None:
         """Write the compacted segments durably. After a failure no files are left."""
         try:
@@ -205,6 +219,7 @@ class Compaction:
                 is_aborted=lambda header: (
                     header.is_transactional and self.aborted.covers(header.producer_id, header.base_offset)
                 ),
+                is_last_of_producer=self._is_last_of_producer,
             )
             self.swaps = prepare_swaps(self.storage.disk, self.directory, cleaned.segments, self.epochs)
             self.cleaned = cleaned
@@ -227,9 +242,9 @@ class Compactor:
         "_directory",
         "_epochs",
         "_note_loss",
+        "_producer_state",
         "_segments",
         "_storage",
-        "_transactions",
         "_unflushed",
     )
 
@@ -240,11 +255,11 @@ class Compactor:
         segments: Segments,
         epochs: EpochHistory,
         unflushed: UnflushedState,
-        transactions: PartitionTransactions,
+        producer_state: ProducerState,
         note_loss: Callable[[str], None],
     ) -> None:
         """Call `note_loss` with the damage that a compaction finds."""
-        self._transactions = transactions
+        self._producer_state = producer_state
         self._note_loss = note_loss
         self._directory = directory
         self._storage = storage
@@ -307,7 +322,8 @@ class Compactor:
             config=config,
             epochs=self._epochs,
             segments={segment.base_offset: segment for segment in segments},
-            aborted=self._transactions.snapshot().ranges(),
+            aborted=self._producer_state.transactions.snapshot().ranges(),
+            producers=self._producer_state.producers.copy(),
             first_dirty_offset=first_dirty_offset,
             tombstone_limit_offset=INT64_MAX if tombstone_limit_offset is None else tombstone_limit_offset,
             now_ms=now_ms,
@@ -364,7 +380,7 @@ class Compactor:
         would be gone. They are durable, have no open transaction, and are not scanned again.
         """
         point = self._unflushed.recovery_point
-        undecided = self._transactions.first_open_offset
+        undecided = self._producer_state.transactions.first_open_offset
         segments: list[Segment] = []
         for segment in self._segments.sealed:
             if segment.base_offset >= point.segment or segment.next_offset > self._unflushed.flushed_offset:

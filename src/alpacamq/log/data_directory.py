@@ -2,6 +2,7 @@
 
 .lock         held while a broker runs on the directory; contains its process id
 running       exists from the start of a broker to its clean stop; contains the machine's boot id
+stopped       the same file from a clean stop to the next start, which needs no room for it then
 identity      format of the directory, its id, node id, cluster id and founding voters
 partitions/   one directory per partition
 metadata/     vote, broker epoch and snapshots of the cluster's metadata
@@ -45,6 +46,7 @@ from .sealed_file import TEMPORARY, Unreadable
 FORMAT = 2
 LOCK = ".lock"
 RUNNING = "running"
+STOPPED = "stopped"
 IDENTITY = "identity"
 PARTITIONS = "partitions"
 METADATA = "metadata"
@@ -235,7 +237,7 @@ class DataDirectory:
         """Record a clean stop, after everything is durable. Blocking; before `close`."""
         if not self.is_power_loss_open:
             with suppress(FileNotFoundError):  # a full disk had no space for it
-                self._disk.remove(self.path / RUNNING)
+                self._disk.rename(self.path / RUNNING, self.path / STOPPED)
             self._disk.sync_directory(self.path)
 
     def partition_names(self) -> list[str]:
@@ -306,16 +308,32 @@ class DataDirectory:
         running_on = self._read(RUNNING)
         if running_on is None:
             self.last_stop = LastStop.CLEAN
-            try:
-                self._replace(RUNNING, boot_id())
-            except OSError as error:
-                # A full disk must not prevent a start: the broker frees space by deleting old data.
-                if error.errno not in NO_ROOM:
-                    raise
+            self._mark_running()
         else:
             self.last_stop = LastStop.KILLED if running_on == boot_id() else LastStop.POWER_LOST
             # The old boot id stays until that is settled: a kill meanwhile must not hide the power loss.
             self.is_power_loss_open = self.last_stop is LastStop.POWER_LOST
+
+    def _mark_running(self) -> None:
+        """Store the boot id. A full disk must not prevent a start: the broker deletes old data then.
+
+        The file of the last clean stop takes it without more room. New directories and those of earlier
+        versions have none.
+        """
+        path = self.path / STOPPED
+        is_reused = STOPPED in self._disk.names(self.path)
+        try:
+            if is_reused:
+                self._overwrite(path, boot_id())
+            else:
+                self._replace(RUNNING, boot_id())
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        if is_reused:
+            # Even with an earlier boot id: a kill is taken for a power loss then, but not for a clean stop.
+            self._disk.rename(path, self.path / RUNNING)
+            self._disk.sync_directory(self.path)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -340,11 +358,20 @@ class DataDirectory:
         self._disk.rename(temporary, path)
         self._disk.sync_directory(self.path)
 
+    def _overwrite(self, path: Path, data: bytes) -> None:
+        """Write over the content of a file, which is as long."""
+        file = self._disk.open(path)
+        try:
+            self._disk.write(file, [data], 0)
+            self._disk.sync(file)
+        finally:
+            self._disk.close(file)
+
     def _to_repair(self) -> str:
         return f"see what can be done with `alpacamq repair --data-dir {self.path}`"
 
     def _tidy(self) -> None:
-        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, METADATA, SNAPSHOTS, TRACES, DAMAGED, BACKUP}
+        known = {LOCK, RUNNING, STOPPED, IDENTITY, PARTITIONS, METADATA, SNAPSHOTS, TRACES, DAMAGED, BACKUP}
         for name in self._disk.names(self.path):
             if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY, PROBE):
                 self._disk.remove(self.path / name)

@@ -5,7 +5,7 @@ size. Neither base offset nor leader epoch is covered by a batch's checksum, so 
 against the end of the log and its epochs.
 
 Offsets are contiguous from batch to batch, in compacted logs as well: compaction replaces batches
-that it drops by an empty one that spans their offsets. Two replicas compact independently, so the end
+that it drops by empty ones that span their offsets. Two replicas compact independently, so the end
 of a follower may be inside of such a batch of its leader. Then the follower appends the part behind
 its end.
 """
@@ -16,16 +16,20 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.model.batch import (
     CHECKED_FROM,
+    CONTROL,
     FRAME_BYTES,
     HEADER_BYTES,
     MAGIC,
     MIN_BATCH_LENGTH,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
 )
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import write_batch
+
+from .producer_state import SEQUENCE_MASK
 
 
 class LogEnd(NamedTuple):
@@ -130,9 +134,19 @@ def check_fetched(data: Buffer, end: LogEnd, leader_epoch: int) -> Fetched:
 
 
 def clip(header: BatchHeader, offset: int) -> bytearray:
-    """Return the part from `offset` on of a batch without records."""
+    """Return the part from `offset` on of a batch without records. A producer's last sequence stays."""
+    sequence = header.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + offset - header.base_offset) & SEQUENCE_MASK
     return write_batch(
-        (), base_offset=offset, last_offset=header.last_offset, leader_epoch=header.leader_epoch
+        (),
+        base_offset=offset,
+        last_offset=header.last_offset,
+        leader_epoch=header.leader_epoch,
+        attributes=header.attributes & (TRANSACTIONAL | CONTROL),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=sequence,
     )
 
 

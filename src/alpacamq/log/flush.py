@@ -33,7 +33,7 @@ NO_HIGH_WATERMARK = -1
 
 
 class CheckpointWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Writes what makes recovery short: producer snapshots, unwritten leader epochs, the checkpoint.
+    """Writes what makes recovery short: producer snapshots and the checkpoint.
 
     Split into steps so that logs can share syncs: sync the files that `prepare` returns before
     `publish`, and the directory before `finish`. Call `abandon` if `publish` is not called.
@@ -43,7 +43,6 @@ class CheckpointWrite(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     checkpoint: CheckpointFile
     snapshots: ProducerSnapshots
-    epochs: EpochHistory | None
     point: RecoveryPoint
     opened_ms: int
     compacted_to: int
@@ -69,8 +68,6 @@ class CheckpointWrite(msgspec.Struct, frozen=True, kw_only=True):
     def prepare(self) -> list[Path]:
         """Write the new files beside those that they replace."""
         files = [self.snapshots.prepare(offset, taken) for offset, taken in self._taken.items()]
-        if self.epochs is not None:
-            files.append(self.epochs.prepare(self.disk, self.directory))
         files.append(
             self.checkpoint.prepare(
                 recovery_point=self.point,
@@ -92,8 +89,6 @@ class CheckpointWrite(msgspec.Struct, frozen=True, kw_only=True):
         try:
             for offset in self._taken:
                 self.snapshots.publish(offset)
-            if self.epochs is not None:
-                publish_epochs(self.disk, self.directory)
         except BaseException:
             self.abandon()
             raise
@@ -263,6 +258,15 @@ class UnflushedState:
     def recovery_point(self) -> RecoveryPoint:
         return self._checkpoint.current.recovery_point
 
+    def write_epochs(self, epochs: EpochHistory) -> None:
+        """Replace the file of leader epochs; the next flush syncs it.
+
+        Not in the thread of a flush: an epoch may begin meanwhile, and would be missing in the file.
+        """
+        epochs.prepare(self._storage.disk, self._directory)
+        publish_epochs(self._storage.disk, self._directory)
+        self.has_epochs_file = self.epochs_changed = True
+
     def sealed(self, segment: Segment) -> None:
         """Register a segment that was just sealed; its unsynced bytes are left to the next flush."""
         if segment.size > segment.synced_to:
@@ -330,6 +334,8 @@ class UnflushedState:
             with suppress(OSError):
                 self._write_indexes()
                 active.index.write_entries(active.size)
+                if not self.has_epochs_file:
+                    self.write_epochs(self._epochs)
                 checkpoint_write = self._checkpoint_write(point, segments, producer_state)
         # Directory entries need a sync only once a file has data.
         if not unsynced and checkpoint_write is None:
@@ -392,7 +398,6 @@ class UnflushedState:
         if checkpoint_write is None:
             return
         if error is None and flush.checkpoint_error is None:
-            self.has_epochs_file = self.has_epochs_file or checkpoint_write.epochs is not None
             self._was_truncated = False
             return
         self._segment_snapshot = self._segment_snapshot or checkpoint_write.segment_snapshot
@@ -432,7 +437,6 @@ class UnflushedState:
             directory=self._directory,
             checkpoint=self._checkpoint,
             snapshots=self._snapshots,
-            epochs=None if self.has_epochs_file else EpochHistory(self._epochs.entries),
             point=point,
             opened_ms=segments.active.opened_ms,
             compacted_to=self.compacted_to,

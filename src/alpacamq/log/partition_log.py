@@ -80,7 +80,7 @@ class PartitionLog:
             self._segments,
             self.epochs,
             self._unflushed,
-            self.transactions,
+            self.producer_state,
             recovery.checkpoint.note_loss,
         )
         self._reader = LogReader(

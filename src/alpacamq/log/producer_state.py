@@ -35,7 +35,7 @@ WINDOW = 5
 IDLE_LIMIT_MS = DAY_MS
 MAX_PRODUCERS = 100_000
 
-_SEQUENCE_MASK = 0x7FFF_FFFF  # sequences wrap to 0 after 2^31 - 1
+SEQUENCE_MASK = 0x7FFF_FFFF  # sequences wrap to 0 after 2^31 - 1
 
 
 class SentBatch(NamedTuple):
@@ -47,7 +47,7 @@ class SentBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        return self.base_offset + ((self.last_sequence - self.first_sequence) & _SEQUENCE_MASK) + 1
+        return self.base_offset + ((self.last_sequence - self.first_sequence) & SEQUENCE_MASK) + 1
 
 
 class LastMarker(NamedTuple):
@@ -107,7 +107,7 @@ class ProducerTable:
         known = self._states.get(producer_id)
         if known is None or known.epoch != epoch or not known.batches:
             return 0
-        return (known.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+        return (known.batches[-1].last_sequence + 1) & SEQUENCE_MASK
 
     def last_sequence(self, producer_id: int) -> int | None:
         """Return the sequence of the producer's last record, if known."""
@@ -123,7 +123,7 @@ class ProducerTable:
         epoch is wrong. `marker` is the content of a transaction marker.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
-        last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+        last = (first + header.last_offset_delta) & SEQUENCE_MASK
         known = self._states.get(producer_id)
         batches: tuple[SentBatch, ...] = ()
         if known is not None:
@@ -205,7 +205,7 @@ class ProducerTable:
     ) -> None:
         first = header.base_sequence
         if first >= 0:  # control batches have no sequence
-            last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+            last = (first + header.last_offset_delta) & SEQUENCE_MASK
             batches = (*batches[1 - WINDOW :], SentBatch(first, last, base_offset))
         last_marker = NO_MARKER if before is None else before.last_marker
         if marker is not None:
@@ -217,14 +217,14 @@ class ProducerTable:
 
 def follows(sequence: int, before: int) -> bool:
     """Return whether `sequence` is after `before`, allowing for wrap-around."""
-    return 0 < (sequence - before) & _SEQUENCE_MASK < 1 << 30
+    return 0 < (sequence - before) & SEQUENCE_MASK < 1 << 30
 
 
 def _follow(
     producer_id: int, epoch: int, batches: tuple[SentBatch, ...], first: int, last: int
 ) -> SentBatch | OutOfOrderSequence | None:
     """Return None if the sequences are next, the duplicated batch, or the error."""
-    expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
+    expected = (batches[-1].last_sequence + 1) & SEQUENCE_MASK if batches else 0
     # Sequences of the broker's own batches ascend, but may have gaps.
     if first == expected or (epoch == BROKER_EPOCH and follows(first, expected)):
         return None

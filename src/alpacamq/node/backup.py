@@ -39,6 +39,7 @@ from alpacamq.log.data_directory import (
     RESTORED,
     RESTORING,
     RUNNING,
+    STOPPED,
     TRACES,
     Identity,
     encode_identity,
@@ -66,7 +67,7 @@ _CHUNK_BYTES = 1 << 20
 MIB = 1 << 20
 _NOT_ALLOWED = "not allowed to pause it; run this as the broker's user"
 # Not part of a backup: what belongs to the process, and what may be deleted at any time.
-_LEFT_OUT = frozenset({LOCK, PROBE, BACKUP, TRACES, DAMAGED})
+_LEFT_OUT = frozenset({LOCK, STOPPED, PROBE, BACKUP, TRACES, DAMAGED})
 # File systems that are a mount point of their own have it.
 _LOST_AND_FOUND = "lost+found"
 _SCRATCH = ".metadata"

@@ -1,6 +1,7 @@
 """Partitions on three brokers: what is acknowledged, and what every replica has in the end."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from alpacamq.broker.partition.leader import Partition, delete_before
 from alpacamq.broker.replication.in_sync import LOG_AGAIN_MS
 from alpacamq.broker.replication.service import FlushPolicy
 from alpacamq.cluster.commands import AlterPartitions, Failure, IsrMember, IsrProposal
+from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import stamp_producer
 from alpacamq.model.errors import (
+    AlpacaError,
     DamagedLog,
     IneligibleReplica,
     LeaderNotAvailable,
@@ -569,6 +572,57 @@ async def test_a_leader_that_was_replaced_while_it_had_no_contact_follows(tmp_pa
         cluster.heartbeat(first)
         await until(lambda: cluster.in_sync() == {1, 2, 3}, "all in sync")
         await cluster.replicated()
+
+
+async def test_a_replica_elected_without_contact_commits_nothing_by_itself(
+    tmp_path: Path,
+) -> None:
+    class HeldDisk(SystemDisk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.free = threading.Event()
+            self.free.set()
+
+        def sync(self, descriptor: int) -> None:
+            assert self.free.wait(20)
+            super().sync(descriptor)
+
+    def numbered() -> bytearray:
+        data = batch(b"b")
+        stamp_producer(data, 7, 0, 0)
+        return data
+
+    async with a_cluster(tmp_path) as cluster:
+        cluster.disks[2] = disk = HeldDisk()
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id)
+        cluster.create(1, 2, 3)
+        leader = await cluster.leader()
+        await produce(leader, b"a")
+        second = cluster.nodes[2]
+        follower = second.partition()
+        await until(lambda: follower.high_watermark == 1, "the watermark")
+        await cluster.kill(3, notices=False)
+        disk.free.clear()
+        try:
+            original = staged(leader, numbered())
+            await until(lambda: follower.log.is_flushing, "a flush of the follower")
+            second.has_contact = False
+            await cluster.kill(1)
+            assert cluster.state().leader == 2
+            await until(lambda: follower.following is None, "a replica that neither leads nor follows")
+        finally:
+            disk.free.set()
+        await until(lambda: follower.log.flushed_offset == 2, "the end of the flush")
+        assert follower.high_watermark == 1
+        second.set_contact(True)
+        assert await cluster.leader() is follower
+        duplicate = staged(follower, numbered())
+        await shrinks_to(cluster, 2)
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await duplicate
+        with pytest.raises(AlpacaError, match="killed"):
+            await original
 
 
 async def test_an_outcome_that_comes_while_a_leader_has_no_contact_is_not_forgotten(tmp_path: Path) -> None:

@@ -223,7 +223,11 @@ class DiskWatch:
         unreadable = [each for each in self._partitions() if each.log.unreadable is not None]
         for partition in unreadable:
             await self._retry(partition)
-        self._unreadable = {each: since for each, since in self._unreadable.items() if each.log.unreadable}
+        # Not those that were deleted or moved away meanwhile: nothing reads them again.
+        present = set(self._partitions())
+        self._unreadable = {
+            each: since for each, since in self._unreadable.items() if each in present and each.log.unreadable
+        }
         failures += [StorageFailed(each.log.unreadable or "") for each in self._unreadable]
         self.failure = failures[0] if failures else None
 

@@ -698,6 +698,8 @@ class Partition:
                 self._replicated.note_flushed(log.flushed_offset)
             if self._replicated.core.flushed(log.flushed_offset):
                 self._progress(self._replicated)
+        elif self._not_leading is not None and len(self._replicas) > 1:
+            pass  # other replicas decide what is committed
         elif self._awaiting_flush:
             self._flushes.now(self)
             self._advance_high_watermark(log.flushed_offset, 0)
