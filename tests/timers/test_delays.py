@@ -9,6 +9,7 @@ from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.timers import due_batches, spill
 from alpacamq.timers.machine import PLANNED_MS, SHORT_NOTICE_MS
 from alpacamq.timers.messages import (
+    BatchesDelivered,
     Deliver,
     FirstSeen,
     ProducerBatch,
@@ -17,7 +18,7 @@ from alpacamq.timers.messages import (
     TopicsDeleted,
     ToSchedule,
 )
-from alpacamq.timers.wheel import TICK_MS
+from alpacamq.timers.wheel import TICK_MS, reach_ms
 
 from .delay_log import DelayLog, name
 
@@ -122,6 +123,24 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crash: str, snaps
         log.deliver()
         assert log.arrived == {name(): ids}
     assert log.machine.pending == 0
+
+
+def test_sequence_numbers_are_not_used_again_if_a_later_batch_was_done_first() -> None:
+    """As when the target has got another leader between two batches, whose disk is faster."""
+    log = DelayLog()
+    ids = log.schedule(300, 1000)
+    log.pass_time(1000)
+    batches = [effect for effect in log.effects if isinstance(effect, Deliver)]
+    assert len(batches) == 2
+    for batch in batches:
+        log._append(batch)
+    log.handle(BatchesDelivered(intents=[batches[1].intent]))
+    log.take_snapshot()
+    log.start()
+    ids += log.schedule(300)
+    log.pass_time(1000)
+    log.deliver()
+    assert log.arrived == {name(): ids}
 
 
 def test_delivery_is_exactly_once_wherever_the_log_was_cut() -> None:
@@ -276,6 +295,26 @@ def test_spilled_messages_that_were_cancelled_are_not_delivered() -> None:
     log.pass_time(2 * FAR_MS)
     log.deliver()
     assert log.arrived == {name(): ids[3:]}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_messages_that_are_spilled_again_because_the_clock_was_set_back_can_be_cancelled() -> None:
+    log = DelayLog()
+    ids = log.schedule(*[FAR_MS] * 8)
+    due_ms = log.now_ms + FAR_MS
+    log.pass_time(100)
+    blocks = log.machine._state.blocks
+    assert blocks.first_day is not None
+    log.now_ms = reach_ms(blocks.first_day)
+    log.carry_out(log.machine.tick(log.now_ms))
+    log.read_blocks()
+    assert [block.is_loaded for block in blocks] == [False, True]
+    log.now_ms -= DAY_MS
+    ids += log.schedule(due_ms - log.now_ms)
+    log.pass_time(100)
+    assert [block.is_loaded for block in blocks] == [False, True, False]
+    assert [log.cancel(id_) for id_ in ids] == [None] * 9
+    assert log.machine.pending == 0
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -89,11 +89,12 @@ class SpilledBlocks:
     def remove(self, day: int, id_: int) -> bool:
         """Remove a message that is only on disk; return False if there is none.
 
-        Blocks are filled in the order of ids, so the id ranges of the blocks of a day do not overlap.
+        Blocks are filled in the order of ids, so the id ranges of the blocks of a day do not overlap. Except
+        those of loaded blocks: if the clock is set back, their messages may be spilled again.
         """
         for block in self.by_day.get(day, ()):
-            if block.first_id <= id_ <= block.last_id:
-                if block.is_loaded or id_ in block.removed:
+            if not block.is_loaded and block.first_id <= id_ <= block.last_id:
+                if id_ in block.removed:
                     return False
                 block.removed.add(id_)
                 self._check_rewrite(block)

@@ -208,8 +208,10 @@ class DueBatches:
         """Apply the stored record of an intent."""
         self.in_flight[intent] = messages
         target = self._targets.get(intent.target)
-        target.next_sequences[intent.path] = intent.sequence
-        target.advance(intent.path, len(messages[0]))
+        # A later intent may be done already: then the numbers are further, modulo their range.
+        end = (intent.sequence + len(messages[0])) & SEQUENCE_MASK
+        if (end - target.next_sequences[intent.path]) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
+            target.next_sequences[intent.path] = end
 
     def has_in_flight(self, index: int) -> bool:
         return any(intent.target == index for intent in self.in_flight)
