@@ -1,6 +1,8 @@
 """The metadata log of a node that is its own cluster: what is stored, refused and found again."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
-from alpacamq.broker.metadata.store import MetadataStore
+from alpacamq.broker.metadata.store import MetadataStore, Recovered
 from alpacamq.cluster.image import CURRENT_LEVEL, VERSION_FEATURE, feature_change
 from alpacamq.consensus.messages import (
     Entry,
@@ -22,8 +24,10 @@ from alpacamq.log.index_files import IndexCache
 from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.errors import AlpacaError, CorruptState, DiskFull, StorageFailed
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Disk
 from alpacamq.model.state_machine import Change
 from alpacamq.model.voters import Voter
+from tests.log.crashing_disk import CrashingDisk
 from tests.waiting import soon
 
 from .open_brokers import BreakableDisk, running
@@ -31,10 +35,14 @@ from .open_brokers import BreakableDisk, running
 VOTERS = (Voter(BrokerId(1), UUID(int=1)),)
 
 
-def store(path: Path) -> MetadataStore:
-    disk = SystemDisk()
-    for name in ("partitions", "metadata"):
-        (path / name).mkdir(exist_ok=True)
+Append = Callable[[int, Sequence[Entry]], None]
+
+
+def store(path: Path, disk: Disk | None = None) -> MetadataStore:
+    if disk is None:
+        disk = SystemDisk()
+        for name in ("partitions", "metadata"):
+            (path / name).mkdir(exist_ok=True)
     storage = Storage(
         disk=disk,
         clock=SystemClock(),
@@ -141,6 +149,76 @@ async def test_a_change_that_a_full_disk_refused_never_takes_effect(tmp_path: Pa
         assert set(broker.topics.image.topics) == {"before", "after"}
     async with running(tmp_path) as broker:
         assert set(broker.topics.image.topics) == {"before", "after"}
+
+
+def test_what_is_read_again_after_a_failed_write_survives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of the first term are written when those of the second are refused."""
+    for seed in range(20):
+        disk = CrashingDisk()
+        for name in ("/data", "/data/metadata", "/data/partitions"):
+            disk.make_directory(Path(name))
+            disk.sync_directory(Path(name).parent)
+        written = store(Path("/data"), disk)
+        written.write(HardState(1, None), None, [first_entry(VOTERS)])
+        append = written._append
+
+        def refuse(term: int, entries: Sequence[Entry], append: Append = append) -> None:
+            if term == 2:
+                raise DiskFull("no space left")
+            append(term, entries)
+
+        monkeypatch.setattr(written, "_append", refuse)
+        with pytest.raises(DiskFull):
+            written.write(None, None, [data(2, 1), data(3, 1), data(4, 2)])
+        counted = written.recover_again()
+        assert counted is not None
+        assert counted.entries == [first_entry(VOTERS), data(2, 1), data(3, 1)]
+        disk.crash(Random(seed))
+        found = store(Path("/data"), disk).recover()
+        assert found is not None
+        assert found.entries == counted.entries
+
+
+@pytest.mark.parametrize("is_flushable", [True, False])
+async def test_a_failed_write_of_the_metadata_is_flushed_before_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_flushable: bool
+) -> None:
+    def failing_sync(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    disk = BreakableDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        quorum = broker.metadata.quorum
+        stored = quorum._store
+        append, recover = stored._append, stored.recover
+        read: list[tuple[int, int]] = []
+
+        def refuse(term: int, entries: Sequence[Entry]) -> None:
+            append(term, entries)
+            monkeypatch.setattr(stored, "_append", append)
+            if not is_flushable:
+                monkeypatch.setattr(disk, "sync", failing_sync)
+            raise DiskFull("no space left")
+
+        def recorded() -> Recovered | None:
+            read.append((stored.log.flushed_offset, stored.log.end_offset))
+            return recover()
+
+        monkeypatch.setattr(stored, "_append", refuse)
+        monkeypatch.setattr(stored, "recover", recorded)
+        with pytest.raises(AlpacaError):
+            await broker.topics.create("t")
+        if is_flushable:
+            await soon(lambda: quorum.is_established)
+            [(flushed_offset, end_offset)] = read
+            assert flushed_offset == end_offset
+        else:
+            await soon(lambda: stored.log.in_doubt is not None and quorum._writer is None)
+            assert not read
+            assert quorum.failure is not None
+            monkeypatch.undo()
 
 
 async def test_a_node_starts_on_a_full_disk_and_serves_what_it_has(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class Quorum:
 
     def restart(self) -> Recovered:
         """Start again from what is stored, after a write failed. Blocking; before the event loop runs."""
-        recovered = self._store.recover() or EMPTY
+        recovered = self._store.recover_again() or EMPTY
         self._raft = self._core(recovered)
         return recovered
 
@@ -355,8 +355,12 @@ class Quorum:
             await asyncio.sleep(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
             try:
-                recovered = await loop.run_in_executor(self._executor, self._store.recover)
+                recovered = await loop.run_in_executor(self._executor, self._store.recover_again)
             except (AlpacaError, OSError) as again:
+                if self._store.log.in_doubt is not None:
+                    self.failure = f"the metadata log cannot be written: {again}"
+                    self._give_up(self._store.log.fsync_error())
+                    return
                 self.failure = f"the metadata log cannot be read: {again}"
                 continue
             self._raft = self._core(recovered or EMPTY)

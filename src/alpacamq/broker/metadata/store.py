@@ -103,6 +103,15 @@ class MetadataStore:
         entries = list(self._entries(snapshot.index))
         return Recovered(self._read_vote(), snapshot, changes, entries, is_legacy)
 
+    def recover_again(self) -> Recovered | None:
+        """Read everything again after a failed write, in the same process.
+
+        A part of that write may be in the log and not on disk: it is flushed first, because all that is read
+        counts as durable.
+        """
+        self._log.flush_now()
+        return self.recover()
+
     def write(
         self, hard_state: HardState | None, truncate_from: int | None, entries: Sequence[Entry]
     ) -> None:
