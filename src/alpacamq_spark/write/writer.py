@@ -4,6 +4,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,10 +18,14 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
+from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S, RETRY_TIMEOUT_S
 from alpacamq_spark.worker import connected, skip_modules_in_collections
 
 from .rows import check_columns
 from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
+
+if TYPE_CHECKING:
+    from alpacamq_spark.encoding.values import Encoding
 
 # Written to the standard error of Spark's driver.
 log = logging.getLogger(__name__)
@@ -43,6 +48,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             raise InvalidOption('topics are append-only: use mode("append")')
         check_columns(schema, options)
         self._options = options
+        self._encoding = _encoding(options, schema, FIRST_CONTACT_TIMEOUT_S)
         run = uuid.uuid4().hex
         self._batch = Batch(
             sink=options.transactional_id or unnamed_sink(run),
@@ -52,7 +58,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedWrite:
-        return _stage(self._options, self._batch, iterator)
+        return _stage(self._options, self._batch, iterator, self._encoding)
 
     def commit(self, messages: Messages) -> None:
         with _cluster(self._options) as cluster:
@@ -74,6 +80,8 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         check_columns(schema, options)
         self._options = options
         self._schema = schema
+        # A registry that restarts holds up a stream, but does not end it.
+        self._encoding = _encoding(options, schema, RETRY_TIMEOUT_S)
 
     def write(self, iterator: Iterator[Row]) -> StagedWrite:
         return self.stage(_arrow(iterator, self._schema))
@@ -84,7 +92,7 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         batch = Batch(
             sink=self._options.transactional_id or f"spark-{query}", query=query, run=run, number=int(number)
         )
-        return _stage(self._options, batch, batches)
+        return _stage(self._options, batch, batches, self._encoding)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
         skip_modules_in_collections()
@@ -122,7 +130,22 @@ def check_reachable(options: WriteOptions) -> None:
         cluster.any_broker()
 
 
-def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
+def _encoding(options: WriteOptions, schema: StructType, timeout_s: float) -> "Encoding | None":
+    """Choose the schemas of keys and values on the driver; None if none is encoded."""
+    if options.encode is None or options.topic is None:
+        return None
+    from alpacamq_spark.encoding.planning import plan_encoding
+
+    return plan_encoding(options.encode, options.topic, schema, timeout_s)
+
+
+def _stage(
+    options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch], encoding: "Encoding | None"
+) -> StagedWrite:
+    if encoding is not None:
+        from alpacamq_spark.encoding.values import RowEncoder
+
+        rows = map(RowEncoder(encoding).encoded, rows)
     skip_modules_in_collections()
     context = _task()
     with _cluster(options) as cluster:
