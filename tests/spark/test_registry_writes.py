@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -123,3 +123,139 @@ def test_rows_without_a_subject_are_written_with_a_schema_of_their_columns(
     else:
         long = str if language == "protobuf" else int
         assert by_others == [*(as_json(each, long=long) for each in EXPECTED), None] * 2
+
+
+def values(spark: SparkSession, broker: Broker, topic: str, url: str) -> list[Any]:
+    """Read the decoded values of a topic in their order."""
+    rows = read(spark, broker, topic, url).orderBy("partition", "offset").collect()
+    return [row.data and row.data.asDict(recursive=True) for row in rows]
+
+
+def test_the_latest_version_of_a_subject_counts(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, url: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    subject = f"{topic}-value"
+    register(url, subject, record("Order", id="long"))
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    fields = {"id": "long", "price": (["null", money], None), "state": ("string", "new")}
+    latest = register(url, subject, record("Order", **fields))
+    price = "CAST(1.5 AS DECIMAL(4,1))"
+    write(spark.sql(f"SELECT struct(5 AS id, {price} AS price) value"), broker, topic, url)
+    assert deliveries(cluster, topic)[0].record.value == latest.avro(
+        {"id": 5, "price": Decimal("1.50"), "state": "new"}
+    )
+    # A stricter use of the registry: a version, or no derived schema.
+    write(spark.sql("SELECT struct(6 AS id) value"), broker, topic, url, version="1", derive="never")
+    assert values(spark, broker, topic, url) == [
+        {"id": 5, "price": Decimal("1.50"), "state": "new"},
+        {"id": 6, "price": None, "state": "new"},
+    ]
+    unknown = spark.sql("SELECT struct(7 AS id, 'x' AS stat) value")
+    assert (
+        f"version 2 of subject {subject}: the schema has no field for column value.stat; did you mean state?"
+    ) in refusal(unknown, broker, topic, url)
+    text = spark.sql("SELECT struct('a' AS id) value")
+    assert "column value.id is string, which cannot be written as long" in refusal(text, broker, topic, url)
+    none = spark.sql("SELECT struct(nullif(1, 1) AS id) value")
+    assert "column value.id is null in a row" in refusal(none, broker, topic, url)
+    assert "has the type avro, not json" in refusal(none, broker, topic, url, schemaType="json")
+    assert f"no version 3 of subject {subject}" in refusal(none, broker, topic, url, version="3")
+    assert "no subject other" in refusal(none, broker, topic, url, subject="other", derive="never")
+    assert len(versions(url, subject)) == 2
+    assert len(deliveries(cluster, topic)) == 2
+
+
+@pytest.mark.parametrize("language", ["avro", "json", "protobuf"])
+def test_new_columns_become_a_new_version(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, url: str, language: str
+) -> None:
+    make_topic(cluster, topic, partitions=1, schema_validation="full")
+    subject = f"{topic}-value"
+    first = spark.sql("SELECT struct(id, struct('a' AS name) AS line) value FROM range(1)")
+    second = spark.sql(
+        "SELECT struct(struct(1D AS sum, 'b' AS name) AS line, id, 'x' AS note) value FROM range(1)"
+    )
+    options = {"schemaType": language, "derive": "always"}
+    write(first, broker, topic, url, **options)
+    assert "no field for column value." in refusal(second, broker, topic, url)
+    for frame in (second, second, first):
+        write(frame, broker, topic, url, **options)
+    assert [each["version"] for each in versions(url, subject)] == [1, 2]
+    old = {"id": 0, "line": {"name": "a", "sum": None}, "note": None}
+    new = {"id": 0, "line": {"name": "b", "sum": 1.0}, "note": "x"}
+    assert values(spark, broker, topic, url) == [old, new, new, old]
+    incompatible = spark.sql("SELECT struct('text' AS id) value")
+    said = refusal(incompatible, broker, topic, url, **options)
+    assert f"does not register the schema of the columns for subject {subject}: " in said
+    assert {"avro": "TYPE_MISMATCH", "json": "TYPE_CHANGED", "protobuf": "FIELD_SCALAR_KIND_CHANGED"}[
+        language
+    ] in said
+    assert len(versions(url, subject)) == 2
+
+
+def test_keys_have_a_subject_of_their_own(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, url: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    frame = spark.sql("SELECT struct(id AS customer) key, struct('tea' AS item) value FROM range(1)")
+    write(frame, broker, topic, url, encode="key,value", subject=f"{topic}-orders")
+    assert [len(versions(url, f"{topic}-{part}")) for part in ("key", "orders")] == [1, 1]
+    [read_record] = deliveries(cluster, topic)
+    client = SchemaRegistryClient({"url": url})
+    context = SerializationContext(topic, MessageField.KEY)
+    assert AvroDeserializer(client)(read_record.record.key, context) == {"customer": 0}
+    assert AvroDeserializer(client)(read_record.record.value, context) == {"item": "tea"}
+    plain = spark.sql("SELECT 'a' AS key, 'b' AS value")
+    text = make_topic(cluster, f"{topic}-text", partitions=1)
+    write(plain, broker, text, url, encode="key")
+    [found] = deliveries(cluster, text)
+    assert (found.record.value, AvroDeserializer(client)(found.record.key, context)) == (b"b", "a")
+    no_key = spark.sql("SELECT struct(1 AS a) value")
+    assert "column 'key' is missing, which encode=key needs" in refusal(
+        no_key, broker, topic, url, encode="key"
+    )
+
+
+def test_a_stream_writes_every_row_once_and_follows_new_versions(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, url: str, tmp_path: Path
+) -> None:
+    make_topic(cluster, topic, partitions=2)
+    sink = make_topic(cluster, f"{topic}-sink", partitions=2, schema_validation="full")
+    source = spark.readStream.format("alpacamq").option("kafka.bootstrap.servers", broker.address)
+    rows = source.options(subscribe=topic, startingOffsets="earliest", decode="value", registry=url)
+    options = {"kafka.bootstrap.servers": broker.address, "topic": sink, "encode": "value", "registry": url}
+
+    def run() -> None:
+        frame = rows.load().selectExpr("key", "data AS value")
+        writer = frame.writeStream.format("alpacamq").options(**options)
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    def give(start: int) -> None:
+        ids = spark.range(start, start + 50)
+        frame = ids.selectExpr("CAST(id AS STRING) key", "struct(id, id * 2 AS twice) value")
+        write(frame, broker, topic, url)
+
+    give(0)
+    run()
+    # The batch is repeated: its decision is known, so nothing is written again.
+    for name in ("commits/0", "commits/.0.crc"):
+        (tmp_path / name).unlink()
+    run()
+    optional = (["null", "long"], None)
+    schema = record(record_name(url, f"{sink}-value"), id=optional, twice=optional, state=("string", "new"))
+    latest = register(url, f"{sink}-value", schema)
+    give(50)
+    run()
+    found = values(spark, broker, sink, url)
+    assert sorted(row["id"] for row in found) == list(range(100))
+    assert all((row["twice"], row["state"]) == (2 * row["id"], "new") for row in found)
+    ids = [unframe(each.record.value or b"") for each in deliveries(cluster, sink)]
+    assert sum(each is not None and each.schema == latest.id for each in ids) == 50
+
+
+def record_name(url: str, subject: str) -> str:
+    """Return the name of the record of the only version of a subject."""
+    [only] = versions(url, subject)
+    return str(json.loads(only["schema"])["name"])
