@@ -82,7 +82,8 @@ def encoded(
 def decoded(schema: ParsedSchema, kind: DataType, data: list[bytes], read: Any = None) -> list[Any]:
     layout = layout_of(schema)
     convert = compiled(layout, kind)
-    return pa.array([convert((read or schema.decode)(each)) for each in data], arrow_of(kind)).to_pylist()
+    found = pa.array([convert((read or schema.decode)(each)) for each in data], arrow_of(kind))
+    return list(found.to_pylist())
 
 
 def round_trip(schema: ParsedSchema, kind: DataType, values: list[Any]) -> list[Any]:
@@ -256,11 +257,7 @@ MOMENTS = st.integers(-(2**40), 2**40)
 def raw_values(kind: Any) -> st.SearchStrategy[Any]:
     """Return values of a type in the JSON form that the registry writes."""
     if isinstance(kind, list):
-        tagged = [
-            st.none() if each == "null" else raw_values(each).map(lambda value, each=each: {tag(each): value})
-            for each in kind
-        ]
-        return st.one_of(tagged)
+        return st.one_of([st.none() if each == "null" else tagged(each) for each in kind])
     if isinstance(kind, str):
         return {
             "boolean": st.booleans(),
@@ -300,6 +297,10 @@ def raw_values(kind: Any) -> st.SearchStrategy[Any]:
         case "map":
             return st.dictionaries(TEXT, raw_values(kind["values"]), max_size=3)
     return st.fixed_dictionaries({each["name"]: raw_values(each["type"]) for each in kind["fields"]})
+
+
+def tagged(kind: Any) -> st.SearchStrategy[Any]:
+    return raw_values(kind).map(lambda value: {tag(kind): value})
 
 
 def tag(kind: Any) -> str:
@@ -526,9 +527,8 @@ def test_rows_that_do_not_fit_are_named(schema: Any, kind: DataType, value: Any,
         encoded(parsed(schema), kind, [value])
 
 
-def json_of(**properties: Any) -> Any:
-    document = {"type": "object", "properties": properties, "required": ["id"]}
-    return json_schema.parse(json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **document}))
+def json_of(**properties: Any) -> json_schema.JsonSchema:
+    return json_schema.parse(json.dumps({"type": "object", "properties": properties, "required": ["id"]}))
 
 
 def test_json_is_written_and_checked_by_its_schema() -> None:
@@ -539,7 +539,7 @@ def test_json_is_written_and_checked_by_its_schema() -> None:
         day={"type": "string", "format": "date"},
     )
     kind = struct(id=LongType(), price=DecimalType(9, 2), either=StringType(), day=DateType())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": 1, "price": Decimal("0.10"), "either": "[1]", "day": date(2026, 1, 31)},
         {"id": 2, "price": None, "either": "5", "day": None},
     ]
@@ -565,7 +565,7 @@ def test_protobuf_fields_say_what_columns_fit() -> None:
         inner=typed(Proto.TYPE_MESSAGE, ".M"),
     )
     kind = struct(count=LongType(), big=DecimalType(20, 0), maybe=IntegerType(), inner=StringType())
-    row = {"count": 2**32 - 1, "big": Decimal(2**64 - 1), "maybe": 0, "inner": '{"count": 3}'}
+    row: dict[str, Any] = {"count": 2**32 - 1, "big": Decimal(2**64 - 1), "maybe": 0, "inner": '{"count": 3}'}
     [data] = encoded(schema, kind, [row])
     assert schema.decode(data) == {
         "count": 2**32 - 1,
@@ -573,11 +573,12 @@ def test_protobuf_fields_say_what_columns_fit() -> None:
         "maybe": 0,
         "inner": {"count": 3, "big": "0"},
     }
-    for changed, message in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"count": -1}, "count is -1 in a row, and the schema has an unsigned number"),
         ({"count": None}, r"value\.count is null in a row"),
         ({"inner": "{"}, "inner is not the JSON form of M in a row"),
-    ):
+    ]
+    for changed, message in changes:
         with pytest.raises(InvalidColumns, match=message):
             encoded(schema, kind, [{**row, **changed}])
     with pytest.raises(InvalidColumns, match=r"value\.count is double, which cannot be written as uint32"):

@@ -35,7 +35,7 @@ SELECT named_struct(
     'lines', array(named_struct('name', 'a', 'count', CAST(id AS INT))), 'notes', map('k', 'v')) AS value
 FROM range(2) UNION ALL SELECT NULL
 """
-EXPECTED = [
+EXPECTED: list[dict[str, Any]] = [
     {
         "id": number,
         "item": "tea" if number == 0 else None,

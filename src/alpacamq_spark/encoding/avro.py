@@ -205,7 +205,7 @@ def _branch(
 
 def _has_type(of: AvroType, column: DataType) -> bool:
     try:
-        return type_of(avro_layout(of)) == column
+        return bool(type_of(avro_layout(of)) == column)
     except UnusableSchema:
         return False
 

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from alpacamq.registry.json_schema.schema import JsonSchema
 from alpacamq_spark.decoding.json_values import json_layout
-from alpacamq_spark.decoding.layout import JSON_TEXT, Layout, List, Map, Object
+from alpacamq_spark.decoding.layout import JSON_TEXT, Layout, Leaf, List, Map, Object
 from alpacamq_spark.errors import InvalidColumns
 
 from .fitting import INTEGERS, Convert, Encode, field_types, is_missing, unfit
@@ -91,12 +91,11 @@ def _fitted(layout: Layout, column: DataType, path: str) -> Convert:
             return _list(_fitted(layout.element, column.elementType, f"{path}[]"))
         case Map(), MapType() if isinstance(column.keyType, StringType):
             return _map(_fitted(layout.value, column.valueType, f"{path}[]"))
-        case ((Object() | List() | Map()), _):
-            raise unfit(path, column, type(layout).__name__.lower())
-    wanted = layout.type  # type: ignore[union-attr] - a leaf
-    if not _suits(wanted, column):
-        raise unfit(path, column, _shown(wanted))
-    return _number(path) if isinstance(column, FloatType | DoubleType) else _same
+        case Leaf(wanted), _:
+            if not _suits(wanted, column):
+                raise unfit(path, column, _shown(wanted))
+            return _number(path) if isinstance(column, FloatType | DoubleType) else _same
+    raise unfit(path, column, type(layout).__name__.lower())
 
 
 def _suits(wanted: DataType, column: DataType) -> bool:

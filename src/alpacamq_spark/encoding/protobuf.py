@@ -218,7 +218,7 @@ def _unsigned(end: int, path: str) -> Convert:
 
 
 def _enum(of: Any, path: str) -> Convert:
-    numbers = {name: each.number for name, each in of.values_by_name.items()}
+    numbers: dict[str, int] = {name: each.number for name, each in of.values_by_name.items()}
 
     def convert(value: str) -> int:
         if (number := numbers.get(value)) is not None:

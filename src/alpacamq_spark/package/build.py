@@ -32,6 +32,7 @@ _NEEDED = (
     "cramjam",
     "fastcrc",
     "googleapis-common-protos",
+    "jsonschema-rs",
     "lz4",
     "msgspec",
     "protobuf",

@@ -1,7 +1,8 @@
 """Decodes and encodes the records of a pipeline by the schema registry.
 
-The schemas to decode with are chosen when a run begins. Values are read as the latest version of their subject. The columns of earlier runs are kept, so that a query
-or an archive goes on when fields are added, removed or given wider types.
+The schemas to decode with are chosen when a run begins. Values are read as the latest version of their
+subject. The columns of earlier runs are kept, so that a query or an archive goes on when fields are added,
+removed or given wider types.
 """
 
 from collections.abc import Iterable, Mapping
