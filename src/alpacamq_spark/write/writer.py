@@ -2,16 +2,17 @@
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.model.errors import AlpacaError
@@ -84,7 +85,7 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         self._encoding = _encoding(options, schema, RETRY_TIMEOUT_S)
 
     def write(self, iterator: Iterator[Row]) -> StagedWrite:
-        return self.stage(_arrow(iterator, self._schema))
+        return self.stage(arrow_batches(iterator, self._schema))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
         context = _task()
@@ -170,14 +171,41 @@ def _staged(messages: Messages) -> list[StagedWrite]:
     return [each for each in messages if isinstance(each, StagedWrite)]
 
 
-def _arrow(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+def arrow_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Convert rows to batches of columns."""
-    fields = to_arrow_schema(schema)
-    waiting: list[Row] = []
+    try:
+        fields = to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # Spark 4.0 knows no other
+        fields = to_arrow_schema(schema)
+    convert = _converter(schema)
+    waiting: list[Any] = []
     for row in rows:
-        waiting.append(row)
+        waiting.append(convert(row))
         if len(waiting) == _ROWS_AT_ONCE:
-            yield pa.RecordBatch.from_pylist([each.asDict(recursive=True) for each in waiting], schema=fields)
+            yield pa.RecordBatch.from_pylist(waiting, schema=fields)
             waiting = []
     if waiting:
-        yield pa.RecordBatch.from_pylist([each.asDict(recursive=True) for each in waiting], schema=fields)
+        yield pa.RecordBatch.from_pylist(waiting, schema=fields)
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any]:
+    """Return what turns values as Spark passes them into values for Arrow."""
+    convert = _converter_of(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _converter_of(kind: DataType) -> Callable[[Any], Any]:
+    match kind:
+        case StructType():
+            fields = [(field.name, _converter(field.dataType)) for field in kind.fields]
+            return lambda row: {name: inner(value) for (name, inner), value in zip(fields, row, strict=True)}
+        case ArrayType():
+            element = _converter(kind.elementType)
+            return lambda values: [element(each) for each in values]
+        case MapType():
+            key, of_key = _converter(kind.keyType), _converter(kind.valueType)
+            return lambda entries: [(key(name), of_key(value)) for name, value in entries.items()]
+        case TimestampType():
+            # Spark passes local times without their zone, which Arrow would take for UTC.
+            return lambda time: time.astimezone(UTC)
+    return lambda value: value
