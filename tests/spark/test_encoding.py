@@ -639,6 +639,21 @@ def test_an_extended_schema_can_read_what_was_written_before() -> None:
     assert new_protobuf.decode(data)["line"] == {"name": "a"}
 
 
+def test_messages_are_extended_wherever_the_file_has_them() -> None:
+    old = derived_protobuf(struct(by_name=MapType(StringType(), struct(a=LongType()))), "Order", "value")
+    kind = struct(by_name=MapType(StringType(), struct(a=LongType(), b=StringType())))
+    new = extended_protobuf(old, kind, "value", None)
+    assert not new.incompatibilities(old)
+    [data] = encoded(new, kind, [{"by_name": [("k", {"a": 1, "b": "x"})]}])
+    assert new.decode(data) == {"byName": {"k": {"a": "1", "b": "x"}}}
+    outer = descriptors(id=typed(Proto.TYPE_INT64), inner=typed(Proto.TYPE_MESSAGE, ".M"))
+    kind = struct(inner=struct(id=LongType(), more=DoubleType()), id=LongType())
+    [data] = encoded(
+        extended_protobuf(outer, kind, "value", "M"), kind, [{"inner": {"id": 1, "more": 2.0}, "id": 3}]
+    )
+    assert outer.decode(data) == {"id": "3", "inner": {"id": "1"}}
+
+
 def test_an_extended_schema_keeps_what_columns_do_not_say() -> None:
     old = parsed(
         {

@@ -1,6 +1,7 @@
 """Columns written as values of a schema registry: read by Confluent's deserializers, and by the connector."""
 
 import json
+import pickle
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -17,12 +19,17 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.json_format import MessageToDict
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructType
 
+from alpacamq.client.http.connection import HttpApi
 from alpacamq.client.http.schemas import SchemaCodec
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.registry.framing import unframe
+from alpacamq.registry.framing import Part, framed, unframe
 from alpacamq.registry.protobuf import ProtobufSchema
 from alpacamq_spark.decoding.registry import RegistryAccess
+from alpacamq_spark.encoding.planning import plan_encoding
+from alpacamq_spark.encoding.values import RowEncoder
+from alpacamq_spark.options import write_options
 from tests.brokers import Broker
 
 from .registries import record, register
@@ -259,3 +266,31 @@ def record_name(url: str, subject: str) -> str:
     """Return the name of the record of the only version of a subject."""
     [only] = versions(url, subject)
     return str(json.loads(only["schema"])["name"])
+
+
+def test_tasks_need_no_registry(
+    broker: Broker, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver registers the schema once and passes it on."""
+    given = {"topic": topic, "encode": "value", "registry": url, "schemaType": "protobuf"}
+    options = write_options({"kafka.bootstrap.servers": broker.address, **given}).encode
+    assert options is not None
+    columns = StructType().add("value", StructType().add("id", LongType()))
+    plan = plan_encoding(options, topic, columns, timeout_s=5)
+    assert plan_encoding(options, topic, columns, timeout_s=5) == plan
+    passed_on = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a task asks the registry")
+
+    monkeypatch.setattr(HttpApi, "get", refuse)
+    monkeypatch.setattr(HttpApi, "send", refuse)
+    rows = pa.RecordBatch.from_pylist(
+        [{"key": b"k", "value": {"id": 1}}, {"key": None, "value": None}],
+        pa.schema([("key", pa.binary()), ("value", pa.struct([("id", pa.int64())]))]),
+    )
+    prefix = framed(plan[Part.VALUE].schema_id, b"\0")
+    assert RowEncoder(passed_on).encoded(rows).to_pylist() == [
+        {"key": b"k", "value": prefix + b"\x08\x01"},
+        {"key": None, "value": None},
+    ]

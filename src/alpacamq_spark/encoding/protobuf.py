@@ -289,11 +289,8 @@ def extended_protobuf(
     found = message_class(schema, message).DESCRIPTOR
     if not isinstance(column, StructType):
         raise unfit(path, column, f"the message {found.full_name}")
-    names = found.full_name.removeprefix(f"{file.package}.").split(".")
-    extended = next(each for each in file.message_type if each.name == names[0])
-    for name in names[1:]:
-        extended = next(each for each in extended.nested_type if each.name == name)
-    _Deriver(file).extend(extended, column, f".{found.full_name}", path)
+    name = f".{found.full_name}"
+    _Deriver(file).extend(_messages(file)[name], column, name, path)
     return _parsed(file, descriptors.dependencies)
 
 
@@ -306,6 +303,8 @@ class _Deriver:
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        # Those that the file has so far.
+        self._messages = _messages(file)
 
     def extend(self, message: Any, column: StructType, name: str, path: str) -> None:
         """Add the columns that a message lacks; `name` is its full one with a dot in front."""
@@ -315,17 +314,18 @@ class _Deriver:
         for field in column.fields:
             inner = f"{path}.{field.name}"
             if field.name in known:
-                self._extend_nested(message, known[field.name], field.dataType, name, inner)
+                self._extend_field(known[field.name], field.dataType, inner)
             else:
                 self._add(message, field, name, inner, is_new=bool(known))
 
-    def _extend_nested(self, message: Any, field: Any, column: DataType, name: str, path: str) -> None:
-        """Add columns to the message of a field, if it is one inside this message, or change its type."""
+    def _extend_field(self, field: Any, column: DataType, path: str) -> None:
+        """Add columns to the message of a field, if it is one of this file, or change its type."""
         if isinstance(column, ArrayType):
             column = column.elementType
-        nested = next(
-            (each for each in message.nested_type if f"{name}.{each.name}" == field.type_name), None
-        )
+        elif isinstance(column, MapType) and field.type_name in self._messages:
+            _, field = self._messages[field.type_name].field  # the value of an entry
+            column = column.valueType
+        nested = self._messages.get(field.type_name)
         if nested is not None and isinstance(column, StructType):
             self.extend(nested, column, field.type_name, path)
         elif (kind := _TYPES.get(type(column))) is not None and field.type != _Proto.TYPE_ENUM:
@@ -374,6 +374,18 @@ class _Deriver:
             field.type = kind
         else:
             raise unfit(path, column, "Protobuf")
+
+
+def _messages(file: Any) -> dict[str, Any]:
+    """Return the messages of a file by their full names with a dot in front."""
+    found: dict[str, Any] = {}
+    left = [(f".{file.package}" if file.package else "", each) for each in file.message_type]
+    while left:
+        outer, message = left.pop()
+        name = f"{outer}.{message.name}"
+        found[name] = message
+        left += [(name, each) for each in message.nested_type]
+    return found
 
 
 def _free_number(message: Any) -> int:
