@@ -31,9 +31,10 @@ from alpacamq_spark.encoding.planning import plan_encoding
 from alpacamq_spark.encoding.values import RowEncoder
 from alpacamq_spark.options import write_options
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 from .registries import record, register
-from .topics import deliveries, make_topic
+from .topics import deliveries, make_topic, produce
 
 ORDERS = """
 SELECT named_struct(
@@ -293,4 +294,34 @@ def test_tasks_need_no_registry(
     assert RowEncoder(passed_on).encoded(rows).to_pylist() == [
         {"key": b"k", "value": prefix + b"\x08\x01"},
         {"key": None, "value": None},
+    ]
+
+
+def test_a_running_stream_uses_a_new_version_in_its_next_micro_batch(
+    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, url: str, tmp_path: Path
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    sink = make_topic(cluster, f"{topic}-sink", partitions=1)
+    first = register(url, f"{sink}-value", record("Text", text=(["null", "string"], None)))
+    source = spark.readStream.format("alpacamq").option("kafka.bootstrap.servers", broker.address)
+    rows = source.options(subscribe=topic, startingOffsets="earliest").load()
+    frame = rows.selectExpr("struct(CAST(value AS STRING) AS text) AS value")
+    options = {"kafka.bootstrap.servers": broker.address, "topic": sink, "encode": "value", "registry": url}
+    writer = frame.writeStream.format("alpacamq").options(**options)
+    query = (
+        writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="200 milliseconds").start()
+    )
+    try:
+        produce(broker, topic, ["a"])
+        eventually(lambda: query.exception() or len(deliveries(cluster, sink)) == 1, within_s=120)
+        second = register(
+            url, f"{sink}-value", record("Text", text=(["null", "string"], None), more=("int", 7))
+        )
+        produce(broker, topic, ["b"])
+        eventually(lambda: query.exception() or len(deliveries(cluster, sink)) == 2, within_s=120)
+    finally:
+        query.stop()
+    assert [each.record.value for each in deliveries(cluster, sink)] == [
+        first.avro({"text": "a"}),
+        second.avro({"text": "b", "more": 7}),
     ]
