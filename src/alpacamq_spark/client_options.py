@@ -46,8 +46,8 @@ _REFUSED_READING: Mapping[str, str] = {
 }
 _REFUSED_WRITING: Mapping[str, str] = {
     "kafka.interceptor.classes": "there is no Java client that could run them",
-    "kafka.key.serializer": "write binary or string columns",
-    "kafka.value.serializer": "write binary or string columns",
+    "kafka.key.serializer": "write binary or string columns, or use the option encode",
+    "kafka.value.serializer": "write binary or string columns, or use the option encode",
     "kafka.partitioner.class": "rows go to the partition of their key; use the column partition for another",
     "kafka.transactional.id": "use transactionalId",
 }

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from alpacamq.model.errors import InvalidTopicName
 from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import check_topic_name
 from alpacamq.registry.framing import Part
+from alpacamq.registry.schema import SchemaType
 
 from .client_options import CLIENT_PREFIX, SECURITY_OPTIONS, has_effect, kafka_security
 from .decoding.registry import RegistryAccess
@@ -73,16 +74,25 @@ WRITE_OPTIONS = (
     "batchId",
     "caFile",
     "certFile",
+    "derive",
+    "encode",
     "includeHeaders",
     "kafka.compression.type",
     "kafka.transaction.timeout.ms",
     "keyFile",
+    "message",
     "passwordFile",
+    "registry",
+    "schemaType",
+    "subject",
     "tls",
     "topic",
     "transactionalId",
     "user",
+    "version",
 )
+# Those of them that need `encode`.
+_ENCODE_OPTIONS = ("derive", "message", "schemaType", "subject", "version")
 # Spark's own options, which are passed to sources as well.
 _SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode")
 # Options of Spark's Kafka source, which have no effect here and do not change results.
@@ -101,7 +111,16 @@ _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 
 DECODED: Mapping[Part, str] = {Part.VALUE: "data", Part.KEY: "key_data"}
 _ISOLATIONS = {"read_committed": Isolation.COMMITTED, "read_uncommitted": Isolation.UNCOMMITTED}
 _CODECS = {codec.name.lower(): codec for codec in Codec}
+_SCHEMA_TYPES = {each.lower(): each for each in SchemaType}
 _BOOLEANS = {"true": True, "false": False}
+
+
+class Derive(StrEnum):
+    """When a schema is derived from the columns of a write."""
+
+    MISSING = "missing"  # if the subject does not exist
+    ALWAYS = "always"  # also if the columns do not fit its latest version
+    NEVER = "never"
 
 
 class ReadMode(Enum):
@@ -147,6 +166,22 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions:
+    """How the columns of a write become keys and values of schemas of a registry."""
+
+    parts: tuple[Part, ...]
+    registry: RegistryAccess
+    derive: Derive
+    # The language of a new subject, Avro by default.
+    schema_type: SchemaType | None
+    # Of values: the subject, if it is not named for the topic, the version to use, if not the latest, and the
+    # message of Protobuf, if not the first.
+    subject: str | None
+    version: int | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of a write."""
 
@@ -158,6 +193,7 @@ class WriteOptions:
     batch_id: int | None
     transaction_timeout_ms: int
     codec: Codec
+    encode: EncodeOptions | None
     # Options that were given and have no effect.
     ignored: tuple[str, ...] = field(compare=False)
 
@@ -222,7 +258,36 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_id=None if batch is None else options.number("batchId", batch, least=0),
         transaction_timeout_ms=options.count("kafka.transaction.timeout.ms") or MAX_TRANSACTION_MS,
         codec=options.choice("kafka.compression.type", _CODECS, Codec.NONE),
+        encode=_encode_options(options),
         ignored=options.ignored,
+    )
+
+
+def _encode_options(options: "_Options") -> EncodeOptions | None:
+    parts, registry = options.parts("encode"), options.registry()
+    if not parts or registry is None:
+        for name in _ENCODE_OPTIONS:
+            if options.get(name) is not None:
+                raise InvalidOption(f"{name} is for encode=value, encode=key or encode=key,value")
+        return None
+    if options.get("topic") is None:
+        raise InvalidOption("encode needs the option topic, after which the subject is named")
+    if Part.VALUE not in parts:
+        for name in ("message", "subject", "version"):
+            if options.get(name) is not None:
+                raise InvalidOption(f"{name} is for values, and only keys are encoded")
+    derive = options.choice("derive", {each.value: each for each in Derive}, Derive.MISSING)
+    version = options.count("version")
+    if version is not None and derive is Derive.ALWAYS:
+        raise InvalidOption("version and derive=always exclude each other")
+    return EncodeOptions(
+        parts=tuple(dict.fromkeys(parts)),
+        registry=registry,
+        derive=derive,
+        schema_type=options.choice("schemaType", _SCHEMA_TYPES, None),
+        subject=options.get("subject"),
+        version=version,
+        message=options.get("message"),
     )
 
 
@@ -301,8 +366,9 @@ class _Options:
         """Return the schema registry, with the same user and TLS as the broker."""
         url = self.get("registry")
         if url is None:
-            if self.get("decode") is not None:
-                raise InvalidOption("decode needs a schema registry: registry=http://HOST:8080/schemas")
+            for name in ("decode", "encode"):
+                if self.get(name) is not None:
+                    raise InvalidOption(f"{name} needs a schema registry: registry=http://HOST:8080/schemas")
             return None
         access = RegistryAccess(url=url, login=self.login(), tls=self.tls())
         access.client()  # checks the address

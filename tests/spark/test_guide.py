@@ -18,13 +18,13 @@ BLOCK = re.compile(r"^```py\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL
 
 def test_examples_of_the_page_work(spark: SparkSession, broker: Broker, cluster: Cluster) -> None:
     assert spark is SparkSession.getActiveSession()  # the page's own session is the one there is
-    for topic in ("orders", "copies", "teas"):
+    for topic in ("orders", "copies", "sales", "teas"):
         make_topic(cluster, topic)
     names: dict[str, object] = {}
     # What needs a cluster is run in test_worker_package.
     head, _, rest = PAGE.read_text().partition("## Clusters without AlpacaMQ")
     examples = BLOCK.findall(head + rest[rest.index("\n## ") :])
-    assert len(examples) == 7
+    assert len(examples) == 8
     for code, expected in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -12,13 +12,17 @@ from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.batch import Codec
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.registry.framing import Part
+from alpacamq_spark.decoding.registry import RegistryAccess
 from alpacamq_spark.errors import InvalidOption
-from alpacamq_spark.options import ReadMode, read_options, write_options
+from alpacamq_spark.options import Derive, EncodeOptions, ReadMode, read_options, write_options
 from alpacamq_spark.read.positions import Edge
 from alpacamq_spark.read.subscription import Subscription
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092,two"}
 TOPIC = {**SERVERS, "subscribe": "orders"}
+REGISTRY = "http://one:8080/schemas"
+ENCODE = {"topic": "orders", "encode": "value", "registry": REGISTRY}
 
 
 def place(topic: str, partition: int) -> TopicPartition:
@@ -297,11 +301,45 @@ def test_times_go_before_offsets() -> None:
         ),
         pytest.param({"kafka.compression.type": "rar"}, "'rar' is not one of none, gzip", id="compression"),
         pytest.param({"subscribe": "x"}, "the option 'subscribe' is for reading", id="for reading"),
+        pytest.param({"topic": "a", "encode": "value"}, "encode needs a schema registry", id="no registry"),
+        pytest.param(
+            {"encode": "value", "registry": REGISTRY}, "encode needs the option topic", id="no topic"
+        ),
+        pytest.param(
+            {"topic": "a", "encode": "data", "registry": REGISTRY}, "encode='data' is not", id="part"
+        ),
+        pytest.param({"topic": "a", "derive": "always"}, "derive is for encode=value", id="no encode"),
+        pytest.param(
+            {**ENCODE, "derive": "often"}, "'often' is not one of missing, always, never", id="derive"
+        ),
+        pytest.param({**ENCODE, "schemaType": "xml"}, "'xml' is not one of avro, json, protobuf", id="type"),
+        pytest.param({**ENCODE, "version": "0"}, "version='0' is not a whole number of 1", id="version"),
+        pytest.param(
+            {**ENCODE, "version": "1", "derive": "always"}, "version and derive=always exclude", id="both"
+        ),
+        pytest.param({**ENCODE, "encode": "key", "subject": "s"}, "subject is for values", id="only keys"),
     ],
 )
 def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOption, match=re.escape(reason)):
         write_options({**SERVERS, **options})
+
+
+def test_columns_are_encoded_by_a_registry_with_the_access_of_the_broker(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret")
+    login = {"user": "ann", "passwordFile": str(file)}
+    options = write_options({**SERVERS, **ENCODE, **login, "encode": "value, key,value"})
+    assert options.encode == EncodeOptions(
+        parts=(Part.VALUE, Part.KEY),
+        registry=RegistryAccess(url=REGISTRY, login=options.login),
+        derive=Derive.MISSING,
+        schema_type=None,
+        subject=None,
+        version=None,
+        message=None,
+    )
+    assert write_options(SERVERS).encode is None
 
 
 def test_options_of_a_write() -> None:

@@ -1,20 +1,24 @@
 """Rows are encoded as records, at any position in Arrow's memory."""
 
 from datetime import UTC, datetime, timedelta
+from time import tzset
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Row
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DayTimeIntervalType,
     DoubleType,
     LongType,
+    MapType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -27,6 +31,7 @@ from alpacamq_spark.options import write_options
 from alpacamq_spark.read.reader import HEADERS
 from alpacamq_spark.write.packing import Slot, pack_batch
 from alpacamq_spark.write.rows import check_columns, normal_rows
+from alpacamq_spark.write.writer import arrow_batches
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = ProducerIdentity(transactional_id="t", producer_id=9, epoch=2)
@@ -170,3 +175,24 @@ def test_rows_that_were_read_can_be_written_unchanged() -> None:
     )
     check_columns(read, write_options(OPTIONS))
     assert write_options({**OPTIONS, "topic": "orders"}).topic == TopicName("orders")
+
+
+def test_rows_one_by_one_keep_times_and_nested_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    tzset()
+    try:
+        inner = StructType().add("at", TimestampType()).add("local", TimestampNTZType())
+        schema = StructType().add("value", ArrayType(inner)).add("names", MapType(StringType(), inner))
+        noon = datetime(2026, 1, 31, 12)  # noqa: DTZ001 - as Spark passes it
+        row = Row(value=[Row(at=noon, local=noon), None], names={"a": Row(at=None, local=noon)})
+        [batch] = arrow_batches(iter([row, Row(value=None, names=None)]), schema)
+        assert batch.to_pylist() == [
+            {
+                "value": [{"at": datetime(2026, 1, 31, 3, tzinfo=UTC), "local": noon}, None],
+                "names": [("a", {"at": None, "local": noon})],
+            },
+            {"value": None, "names": None},
+        ]
+    finally:
+        monkeypatch.undo()
+        tzset()

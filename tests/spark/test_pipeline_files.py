@@ -125,6 +125,28 @@ def test_errors_are_named(changed: dict[str, object], message: str) -> None:
         ({**REPLAY, "source": {"topics": ["a"], "from": -1}}, "an offset is 0 or more"),
         ({**REPLAY, "source": {"topics": ["a"], "to": {"a": {"x": 1}}}}, "not a partition and its offset"),
         ({**REPLAY, "source": {}}, "needs archive, table, delta, topics or pattern"),
+        (
+            {**REPLAY, "source": {"topics": ["a"]}, "sink": {"topic": "y", "encode": "registry"}},
+            "encode is for source.sql",
+        ),
+        (
+            {**TRANSFORM, "sink": {"topic": "y", "encode": "avro"}},
+            "sink.encode = 'avro' is not one of registry",
+        ),
+        ({**TRANSFORM, "sink": {"topic": "y", "subject": "s"}}, "sink.subject is for encode = 'registry'"),
+        ({**TRANSFORM, "sink": {"topic": "y", "schema_type": "json"}}, "sink.schema_type is for encode"),
+        ({**TRANSFORM, "sink": {"path": "y", "encode_key": "registry"}}, "are for a topic"),
+        (
+            {
+                **TRANSFORM,
+                "sink": {"topic": "y", "encode": "registry", "version": 1, "derive": "always"},
+            },
+            "version and derive = 'always' exclude each other",
+        ),
+        (
+            {**TRANSFORM, "sink": {"topic": "y", "encode": "registry", "schema_type": "xml"}},
+            r"sink\.schema_type = 'xml' is not one of avro, json, protobuf",
+        ),
         ([], "a pipeline must be a table"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -394,6 +394,54 @@ def test_the_example_of_the_guide_reads_typed_columns(
         "amount": 250.0,
         "day": "2026-01-31",
     }
+
+
+def test_the_example_of_the_guide_writes_typed_values(
+    workshop: Workshop, cluster: Cluster, topic: str, registry: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    large = make_topic(cluster, f"{topic}-large", partitions=1, schema_validation="full")
+    ordered_at = {"type": "long", "logicalType": "timestamp-millis"}
+    fields = {"id": "long", "item": "string", "amount": "double", "ordered_at": ordered_at}
+    value = register(registry, f"{topic}-value", record("Order", **fields))
+    order = {"id": 1, "item": "tea", "amount": 250.0, "ordered_at": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    send_bytes(workshop.broker, topic, [value.avro({**order, "amount": 1.0}), value.avro(order)])
+    replaced = {
+        "[sources.orders]": f'[sources.orders]\ntopic = "{topic}"',
+        "large-orders": large,
+        'kind = "transform"': f'kind = "transform"\nregistry = "{registry}"',
+    }
+    workshop.run(workshop.example("typed.toml", **replaced))
+    reader = spark.read.format("alpacamq").option("kafka.bootstrap.servers", workshop.broker.address)
+    options = {"subscribe": large, "decode": "key,value", "registry": registry}
+
+    def found() -> list[Any]:
+        rows = reader.options(**options).load().orderBy("offset").collect()
+        return [(row.key_data, plain(row.data)) for row in rows]
+
+    large_order = {"id": 1, "item": "tea", "amount": 250.0, "day": date(2026, 1, 31)}
+    assert found() == [(1, large_order)]
+    # A column more, which the subject of the sink does not have yet.
+    replaced["SELECT id,"] = "SELECT item AS name, id,"
+    changed = workshop.example("typed.toml", **replaced)
+    send_bytes(workshop.broker, topic, [value.avro({**order, "id": 2})])
+    message = f"version 1 of subject {large}-value: the schema has no field for column value.name"
+    with pytest.raises(PipelineFailed, match=message):
+        workshop.run(changed)
+    replaced['encode = "registry"'] = 'encode = "registry"\nderive = "always"'
+    workshop.run(workshop.example("typed.toml", **replaced))
+    assert found() == [
+        (1, {**large_order, "name": None}),
+        (2, {**large_order, "id": 2, "name": "tea"}),
+    ]
+
+
+def test_keys_to_encode_are_named(workshop: Workshop, cluster: Cluster, topic: str, registry: str) -> None:
+    make_topic(cluster, topic, partitions=1)
+    text = SUM.format(topic=topic, registry=registry).replace('key = "id"', 'encode_key = "registry"')
+    register(registry, f"{topic}-value", record("Order", id="long", tags={"type": "array", "items": "int"}))
+    with pytest.raises(InvalidPipeline, match=r"sink\.encode_key: the query has no key"):
+        workshop.run(workshop.pipeline(text))
 
 
 def test_the_connector_decodes_for_any_spark_job(

@@ -13,8 +13,10 @@ pytest.importorskip("deltalake", reason="needs the extra `delta`")
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from alpacamq.client.http.schemas import SchemaCodec
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import alter_topic
+from alpacamq_spark.decoding.registry import RegistryAccess
 from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.replay.pipeline import REPLAY_OFFSET, REPLAY_PARTITION, REPLAY_TOPIC
@@ -175,6 +177,26 @@ def test_time_keys_and_sql_choose_from_a_table(
         for key, those in by_key(numbers).items():
             so_far.setdefault(key, []).extend(those)
         assert replayed(cluster, topic) == so_far, source
+
+
+def test_the_rows_of_a_query_are_replayed_as_values_of_the_registry(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    fill(workshop, cluster, topic)
+    url = f"http://{workshop.broker.http_address}/schemas"
+    register(url, f"{topic}-again-value", record("N", n="int", state=("string", "again")))
+    sink = 'encode = "registry"\nencode_key = "registry"'
+    values = {"source": SQL_AS_JSON, "sink": sink, "table": SOURCES["iceberg"], "batch": 7, "name": "typed"}
+    pipeline = workshop.pipeline(f'registry = "{url}"\n' + REPLAY.format(topic=topic, **values))
+    cut_off(workshop, pipeline)
+    assert workshop.run(pipeline).report.data["rows_in_all"] == 30
+    codec = SchemaCodec(RegistryAccess(url=url).client())
+    found: dict[object, list[object]] = {}
+    for each in deliveries(cluster, f"{topic}-again"):
+        key, value = (codec.decode(data or b"") for data in (each.record.key, each.record.value))
+        found.setdefault(key, []).append(value)
+    rows = by_key(range(30)).items()
+    assert found == {key: [{"n": n, "state": "again"} for n in those] for key, those in rows}
 
 
 def test_the_table_of_a_topic_is_replayed(workshop: Workshop, cluster: Cluster, topic: str) -> None:

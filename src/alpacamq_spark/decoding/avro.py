@@ -81,7 +81,7 @@ class _Builder:
             return self._growth.leaf(Leaf(LongType(), lambda value: _branch_value(value, tags)))
         if {each.kind for each in branches} == {Kind.FLOAT, Kind.DOUBLE}:
             return self._growth.leaf(Leaf(DoubleType(), lambda value: _number(_branch_value(value, tags))))
-        members = _member_names(branches)
+        members = member_names(branches)
         fields = {
             member: self.build(branch, f"{path}.{member}", outer)
             for member, branch in zip(members, branches, strict=True)
@@ -91,7 +91,7 @@ class _Builder:
         return self._growth.object(fields, path.lstrip("."), _Branches(branches, members, tags).read)
 
 
-def _member_names(branches: Sequence[AvroType]) -> list[str]:
+def member_names(branches: Sequence[AvroType]) -> list[str]:
     """Name the branches of a union as Spark does with stable identifiers; full names where those clash."""
     simple = [
         each.name.simple if isinstance(each, Record | Enum | Fixed) else each.kind.value for each in branches

@@ -99,12 +99,18 @@ class _Builder:
             values = [each["additionalProperties"] for each in parts if "additionalProperties" in each]
             if len(values) == 1 and isinstance(values[0], dict):
                 return Map(self._layout(values[0], f"{path}[]", outer), an_object)
-        return self._growth.object(fields, path.lstrip("."))
+        required = frozenset(name for part in parts for name in _required(part) if name in fields)
+        return self._growth.object(fields, path.lstrip("."), required=required)
 
 
 def _properties(part: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = part.get("properties")
     return properties if isinstance(properties, dict) else {}
+
+
+def _required(part: Mapping[str, Any]) -> Sequence[str]:
+    required = part.get("required")
+    return [each for each in required if isinstance(each, str)] if isinstance(required, list) else []
 
 
 def _is_null(schema: Any) -> bool:

@@ -62,6 +62,8 @@ class Object:
 
     fields: Mapping[str, "Layout"]
     read: Convert
+    # Fields that an encoded value must have.
+    required: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,13 @@ class Growth:
             raise UnusableSchema(f"the schema has more than {MAX_LEAVES} columns")
         return leaf
 
-    def object(self, fields: Mapping[str, Layout], path: str, read: Convert = an_object) -> Layout:
+    def object(
+        self,
+        fields: Mapping[str, Layout],
+        path: str,
+        read: Convert = an_object,
+        required: frozenset[str] = frozenset(),
+    ) -> Layout:
         """Return the layout of an object. Raises UnusableSchema if Spark cannot tell its fields apart."""
         if not fields:
             return self.leaf(JSON_TEXT)  # Parquet has no objects without fields
@@ -129,7 +137,7 @@ class Growth:
                 raise UnusableSchema(
                     f"{path or 'the schema'} has the fields {other} and {name}, which Spark takes for one"
                 )
-        return Object(fields, read)
+        return Object(fields, read, required)
 
 
 def as_row(layout: Layout) -> Object:

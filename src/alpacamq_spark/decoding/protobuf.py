@@ -33,7 +33,7 @@ from alpacamq.registry.schema import InvalidData
 from .layout import MAX_DEPTH, Convert, Growth, Layout, Leaf, List, Map, Misfit, UnusableSchema, same
 
 _F = FieldDescriptor
-_SCALARS: Mapping[int, DataType] = {
+SCALARS: Mapping[int, DataType] = {
     _F.TYPE_DOUBLE: DoubleType(),
     _F.TYPE_FLOAT: FloatType(),
     _F.TYPE_INT32: IntegerType(),
@@ -52,13 +52,13 @@ _SCALARS: Mapping[int, DataType] = {
     _F.TYPE_BYTES: BinaryType(),
 }
 _GOOGLE = "google.protobuf."
-_TIMESTAMP = f"{_GOOGLE}Timestamp"
-_WRAPPERS = frozenset(
+TIMESTAMP = f"{_GOOGLE}Timestamp"
+WRAPPERS = frozenset(
     f"{_GOOGLE}{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 # Other messages with a JSON form of their own.
-_JSON_FORMS = frozenset(
+JSON_FORMS = frozenset(
     f"{_GOOGLE}{name}" for name in ("Any", "Duration", "FieldMask", "Struct", "Value", "ListValue")
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,13 +104,13 @@ class _Builder:
 
     def message(self, of: Any, path: str, outer: Sequence[str]) -> Layout:
         name = of.full_name
-        if name == _TIMESTAMP:
+        if name == TIMESTAMP:
             return self._growth.leaf(Leaf(TimestampType(), _timestamp))
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             inner = self._scalar(of.fields_by_name["value"])
             read = inner.read
             return Leaf(inner.type, lambda wrapper: read(wrapper.value))
-        if name in _JSON_FORMS or name in outer or len(outer) >= MAX_DEPTH or not of.fields:
+        if name in JSON_FORMS or name in outer or len(outer) >= MAX_DEPTH or not of.fields:
             return self._growth.leaf(Leaf(StringType(), _text))
         nested = (*outer, name)
         fields = {each.name: self._field(each, f"{path}.{each.name}", nested) for each in of.fields}
@@ -141,7 +141,7 @@ class _Builder:
             return self._growth.leaf(
                 Leaf(StringType(), lambda number: names[number].name if number in names else str(number))
             )
-        kind = _SCALARS[field.type]
+        kind = SCALARS[field.type]
         return self._growth.leaf(Leaf(kind, Decimal if isinstance(kind, DecimalType) else same))
 
 

@@ -8,7 +8,14 @@ from typing import Self, TypeVar
 from alpacamq.client.connect import Tls
 from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq.client.http.connection import Credentials, Problem
-from alpacamq.client.http.schemas import LATEST, SchemaCodec, SchemaRegistry, registry_at
+from alpacamq.client.http.schemas import (
+    LATEST,
+    ResolvedSchema,
+    SchemaCodec,
+    SchemaRegistry,
+    SchemaText,
+    registry_at,
+)
 from alpacamq.client.kafka.connection import Login
 from alpacamq.model.errors import AlpacaError
 from alpacamq.registry.framing import SchemaName
@@ -21,10 +28,15 @@ T = TypeVar("T")
 _MAX_ID = (1 << 31) - 1
 # The answer of older registries, which have no GUIDs.
 _UNKNOWN_PATH = "404"
+_INCOMPATIBLE = "409"
 
 
 class RegistryRefused(AlpacaError):
     """A registry answers with an error, or the address is not that of a registry."""
+
+
+class SchemaRefused(AlpacaError):
+    """A registry lacks the schema that values are to be written with, or does not take a new version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +106,32 @@ class Registry:
         if isinstance(name, int) and name > _MAX_ID:
             return None
         return self._ask(lambda: self._codec.of(name), _UNKNOWN_PATH)
+
+    def resolved(self, schema_id: int) -> ResolvedSchema | None:
+        """Return a schema with the texts that it refers to; None if one of them does not exist."""
+        return self._ask(lambda: self._codec.resolved(schema_id), _UNKNOWN_PATH)
+
+    def register(self, subject: str, text: SchemaText) -> int:
+        """Register a schema, if the subject does not have it yet, and return its id. Raises SchemaRefused."""
+        try:
+            found = self._ask(lambda: self._client.register(subject, text))
+        except RegistryRefused as error:
+            problem = error.__cause__
+            if not isinstance(problem, Problem):
+                raise
+            raise SchemaRefused(self._reasons(subject, text, problem)) from None
+        if found is None:
+            raise SchemaRefused(f"the schema registry does not know subject {subject}")
+        return found
+
+    def _reasons(self, subject: str, text: SchemaText, problem: Problem) -> str:
+        """Return why a schema was not registered."""
+        said = f"the schema registry does not register the schema of the columns for subject {subject}: "
+        if not problem.kind.startswith(_INCOMPATIBLE):
+            return f"{said}{problem}"
+        answer = self._ask(lambda: self._client.check(subject, text))
+        reasons = () if answer is None else answer.messages
+        return said + (" ".join(" ".join(reasons).split()) or str(problem))
 
     def _ask(self, request: Callable[[], T], missing: str | None = None) -> T | None:
         """Send a request; None if what it names, or by the code `missing` its path, does not exist."""

@@ -24,7 +24,7 @@ from .on_workers import MANIFEST, described
 # The parts of our packages that run on workers.
 _OURS = {
     "alpacamq": ("client", "model", "protocol", "registry", "security", "wire"),
-    "alpacamq_spark": ("commit", "decoding", "read", "write"),
+    "alpacamq_spark": ("commit", "decoding", "encoding", "read", "write"),
     "pyspark_alpacamq": (),
 }
 _LEFT_OUT = ("aio.py", "testing.py", "client/aio/", "client/worker/")
@@ -32,6 +32,7 @@ _NEEDED = (
     "cramjam",
     "fastcrc",
     "googleapis-common-protos",
+    "jsonschema-rs",
     "lz4",
     "msgspec",
     "protobuf",

@@ -78,6 +78,8 @@ class Compact(Part, tag_field="do", tag="compact", frozen=True, kw_only=True):
     target_mb: Annotated[int, Meta(ge=1, le=4096)] = 128
 
 
+SchemaLanguage: TypeAlias = Literal["avro", "json", "protobuf"]
+DeriveWhen: TypeAlias = Literal["missing", "always", "never"]
 Compression: TypeAlias = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
@@ -311,6 +313,17 @@ class ReplaySink(Part, frozen=True, kw_only=True):
     partition: Literal["by-key", "original"] = "by-key"
     timestamp: Literal["now", "original"] = "now"
     position_headers: bool = True
+    # How the columns of source.sql become records: see TransformSink.
+    encode: Literal["registry"] | None = None
+    encode_key: Literal["registry"] | None = None
+    schema_type: SchemaLanguage | None = None
+    derive: DeriveWhen | None = None
+    subject: str | None = None
+    version: Count | None = None
+    message: str | None = None
+
+    def check(self, place: str) -> None:
+        _check_encoding(self, place)
 
 
 class Replay(Definition, tag="replay", frozen=True, kw_only=True):
@@ -334,6 +347,10 @@ class Replay(Definition, tag="replay", frozen=True, kw_only=True):
         if self.catalog is not None and source.table is None:
             raise InvalidPipeline("catalog is for source.table")
         if source.sql is None:
+            if self.sink.encode is not None or self.sink.encode_key is not None:
+                raise InvalidPipeline(
+                    "sink: encode is for source.sql; other records are written again as they are"
+                )
             return
         if self.steps:
             raise InvalidPipeline("steps: a filter is for a replay without source.sql; use WHERE")
@@ -406,9 +423,21 @@ class TransformSink(TableSink, frozen=True, kw_only=True):
     topic: str | None = None
     key: str | tuple[str, ...] | None = None
     mode: Literal["append", "update", "upsert"] = "append"
+    # For topics: values and keys as those of the schema registry.
+    encode: Literal["registry"] | None = None
+    encode_key: Literal["registry"] | None = None
+    # The language of a new subject, and when a schema is derived from the columns.
+    schema_type: SchemaLanguage | None = None
+    derive: DeriveWhen | None = None
+    subject: str | None = None
+    version: Count | None = None
+    message: str | None = None
 
     def check(self, place: str) -> None:
         super().check(place)
+        _check_encoding(self, place)
+        if self.topic is None and (self.encode is not None or self.encode_key is not None):
+            raise InvalidPipeline(f"{place}: encode and encode_key are for a topic")
         if [self.topic, self.path, self.table].count(None) != 2:
             raise InvalidPipeline(f"{place} needs either topic or path, or table with format = 'iceberg'")
         if self.path is not None and not self.is_table and (self.key is not None or self.mode != "append"):
@@ -633,6 +662,44 @@ def _check_decoding(decoded: Decoded, place: str) -> None:
         for name in ("subject", "version", "message"):
             if getattr(decoded, name) is not None:
                 raise InvalidPipeline(f"{place}{name} is for decode = 'registry'")
+
+
+class Encoded(Protocol):
+    """A sink whose columns can be encoded by the schema registry."""
+
+    @property
+    def encode(self) -> Literal["registry"] | None: ...
+
+    @property
+    def encode_key(self) -> Literal["registry"] | None: ...
+
+    @property
+    def schema_type(self) -> SchemaLanguage | None: ...
+
+    @property
+    def derive(self) -> DeriveWhen | None: ...
+
+    @property
+    def subject(self) -> str | None: ...
+
+    @property
+    def version(self) -> int | None: ...
+
+    @property
+    def message(self) -> str | None: ...
+
+
+def _check_encoding(encoded: Encoded, place: str) -> None:
+    if encoded.encode is None:
+        for name in ("subject", "version", "message"):
+            if getattr(encoded, name) is not None:
+                raise InvalidPipeline(f"{place}.{name} is for encode = 'registry'")
+    if encoded.encode is None and encoded.encode_key is None:
+        for name in ("schema_type", "derive"):
+            if getattr(encoded, name) is not None:
+                raise InvalidPipeline(f"{place}.{name} is for encode or encode_key = 'registry'")
+    if encoded.version is not None and encoded.derive == "always":
+        raise InvalidPipeline(f"{place}: version and derive = 'always' exclude each other")
 
 
 def _check_dead_letter_table(place: str, name: str) -> None:

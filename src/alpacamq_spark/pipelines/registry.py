@@ -1,7 +1,8 @@
-"""Decodes the records of a pipeline by the schema registry: chooses schemas when a run begins.
+"""Decodes and encodes the records of a pipeline by the schema registry.
 
-Values are read as the latest version of their subject. The columns of earlier runs are kept, so that a query
-or an archive goes on when fields are added, removed or given wider types.
+The schemas to decode with are chosen when a run begins. Values are read as the latest version of their
+subject. The columns of earlier runs are kept, so that a query or an archive goes on when fields are added,
+removed or given wider types.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from alpacamq_spark.decoding.planning import Plan, Subjects
     from alpacamq_spark.decoding.registry import RegisteredVersion, Registry
 
-    from .definition import Decoded
+    from .definition import Decoded, Encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,23 @@ def registry_columns(
         watched = {part: subjects.named.get(part, "") for part in parts if part not in subjects.pinned}
         options["watchedSubjects"] = msgspec.json.encode(watched).decode()
     return RegistryColumns(types=types, options=options)
+
+
+def encode_options(run: PipelineRun, sink: "Encoded") -> dict[str, str]:
+    """Return the connector's options that encode the columns of a sink; none if none is encoded."""
+    wanted = {Part.VALUE: sink.encode, Part.KEY: sink.encode_key}
+    parts = [part for part, how in wanted.items() if how is not None]
+    if not parts:
+        return {}
+    options = {
+        "derive": sink.derive,
+        "message": sink.message,
+        "schemaType": sink.schema_type,
+        "subject": sink.subject,
+        "version": None if sink.version is None else str(sink.version),
+    }
+    given = {name: text for name, text in options.items() if text is not None}
+    return {"encode": ",".join(parts), "registry": run.registry, **given}
 
 
 def _plan(run: PipelineRun, topics: list[str], parts: tuple[Part, ...], subjects: "Subjects") -> "Plan":

@@ -20,7 +20,7 @@ from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
 from .malformed import counted, malformed_parts, with_malformed
-from .registry import RegistryColumns, decoded_parts, parse_type, registry_columns, type_text
+from .registry import RegistryColumns, decoded_parts, encode_options, parse_type, registry_columns, type_text
 from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, reach, read_stream, stream_options
 from .storage import storage_at
@@ -66,6 +66,7 @@ _DEAD_LETTERS = "dead-letters-"
 # As the broker creates these topics.
 _OF_DEAD_LETTERS = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
 _REGISTRY_TYPES = "registry-types.json"
+_NO_KEY = "the query has no key; name its column with sink.key"
 
 
 def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> RunResult:
@@ -366,18 +367,25 @@ def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "Data
             writer = writer.option("compression", codec)
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     assert sink.topic is not None
-    records = as_records(result, sink.keys[0] if sink.keys else None)
-    writer = records.writeStream.format(FORMAT).options(**run.servers(), topic=sink.topic)
+    records = as_records(
+        result,
+        sink.keys[0] if sink.keys else None,
+        encodes_value=sink.encode is not None,
+        encodes_key=sink.encode_key is not None,
+    )
+    options = {**run.servers(), **encode_options(run, sink)}
     if sink.compression is not None:
-        writer = writer.option("kafka.compression.type", sink.compression)
-    return writer
+        options["kafka.compression.type"] = sink.compression
+    return records.writeStream.format(FORMAT).options(**options, topic=sink.topic)
 
 
-def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
+def as_records(
+    result: "DataFrame", key: str | None, *, encodes_value: bool = False, encodes_key: bool = False
+) -> "DataFrame":
     """Convert rows to the connector's columns.
 
-    A result with a column `value` defines its records directly. Others are converted to JSON, with the
-    key that they name or have kept.
+    A result with a column `value` defines its records directly. Others are converted to JSON, or to a struct
+    that the connector encodes, with the key that they name or have kept.
     """
     from pyspark.sql import functions as f
 
@@ -391,14 +399,26 @@ def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
                 f"these are {', '.join(RECORD)}. Omit 'value' to write all columns as JSON"
             )
         kept = [f.col(name) for name in names if name != key and (name != "key" or key is None)]
-        return result.select(*([] if key is None else [f.col(key).cast("string").alias("key")]), *kept)
+        if encodes_key and key is None and "key" not in names:
+            raise InvalidPipeline(f"sink.encode_key: {_NO_KEY}")
+        return result.select(*([] if key is None else [_key(key, is_encoded=encodes_key)]), *kept)
     fields = [name for name in names if not name.startswith("_")]
     if not fields:
         raise InvalidPipeline(
             "the query has no column for the value: columns with an underscore do not count"
         )
     chosen = key or ("_key" if "_key" in names else None)
-    value = f.to_json(f.struct(*[f.col(f"`{name}`") for name in fields])).alias("value")
+    row = f.struct(*[f.col(f"`{name}`") for name in fields])
+    value = (row if encodes_value else f.to_json(row)).alias("value")
     if chosen is None:
+        if encodes_key:
+            raise InvalidPipeline(f"sink.encode_key: {_NO_KEY}")
         return result.select(value)
-    return result.select(f.col(f"`{chosen}`").cast("string").alias("key"), value)
+    return result.select(_key(chosen, is_encoded=encodes_key), value)
+
+
+def _key(name: str, *, is_encoded: bool) -> "Column":
+    from pyspark.sql import functions as f
+
+    column = f.col(f"`{name}`")
+    return (column if is_encoded else column.cast("string")).alias("key")

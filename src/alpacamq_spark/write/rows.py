@@ -58,8 +58,12 @@ NORMAL = pa.schema(
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Reject rows that cannot be written. Raises InvalidColumns."""
     names = [field.name for field in schema.fields]
+    encoded = () if options.encode is None else options.encode.parts
+    for part in encoded:
+        if part not in names:
+            raise InvalidColumns(f"column {part.value!r} is missing, which encode={part} needs")
     for field in schema.fields:
-        if field.name in _LEFT_OUT:
+        if field.name in _LEFT_OUT or field.name in encoded:
             continue
         accepted = _ACCEPTED.get(field.name)
         if accepted is None:
@@ -70,7 +74,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             kinds = " or ".join(kind.typeName() for kind in accepted if kind is not NullType)
             raise InvalidColumns(
                 f"column {field.name!r} is {kinds}, not {field.dataType.simpleString()}; convert it first, "
-                "for instance with to_json(struct(*))"
+                "for instance with to_json(struct(*)), or with the option encode"
             )
     if "value" not in names:
         raise InvalidColumns(f"column 'value' is missing; there are {', '.join(names)}")

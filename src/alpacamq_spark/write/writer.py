@@ -2,25 +2,31 @@
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.commit.committer import abort, commit
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
+from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S, RETRY_TIMEOUT_S
 from alpacamq_spark.worker import connected, skip_modules_in_collections
 
 from .rows import check_columns
 from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
+
+if TYPE_CHECKING:
+    from alpacamq_spark.encoding.values import Encoding
 
 # Written to the standard error of Spark's driver.
 log = logging.getLogger(__name__)
@@ -43,6 +49,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             raise InvalidOption('topics are append-only: use mode("append")')
         check_columns(schema, options)
         self._options = options
+        self._encoding = _encoding(options, schema, FIRST_CONTACT_TIMEOUT_S)
         run = uuid.uuid4().hex
         self._batch = Batch(
             sink=options.transactional_id or unnamed_sink(run),
@@ -52,7 +59,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedWrite:
-        return _stage(self._options, self._batch, iterator)
+        return _stage(self._options, self._batch, iterator, self._encoding)
 
     def commit(self, messages: Messages) -> None:
         with _cluster(self._options) as cluster:
@@ -74,9 +81,11 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         check_columns(schema, options)
         self._options = options
         self._schema = schema
+        # A registry that restarts holds up a stream, but does not end it.
+        self._encoding = _encoding(options, schema, RETRY_TIMEOUT_S)
 
     def write(self, iterator: Iterator[Row]) -> StagedWrite:
-        return self.stage(_arrow(iterator, self._schema))
+        return self.stage(arrow_batches(iterator, self._schema))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
         context = _task()
@@ -84,7 +93,7 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
         batch = Batch(
             sink=self._options.transactional_id or f"spark-{query}", query=query, run=run, number=int(number)
         )
-        return _stage(self._options, batch, batches)
+        return _stage(self._options, batch, batches, self._encoding)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
         skip_modules_in_collections()
@@ -122,7 +131,22 @@ def check_reachable(options: WriteOptions) -> None:
         cluster.any_broker()
 
 
-def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
+def _encoding(options: WriteOptions, schema: StructType, timeout_s: float) -> "Encoding | None":
+    """Choose the schemas of keys and values on the driver; None if none is encoded."""
+    if options.encode is None or options.topic is None:
+        return None
+    from alpacamq_spark.encoding.planning import plan_encoding
+
+    return plan_encoding(options.encode, options.topic, schema, timeout_s)
+
+
+def _stage(
+    options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch], encoding: "Encoding | None"
+) -> StagedWrite:
+    if encoding is not None:
+        from alpacamq_spark.encoding.values import RowEncoder
+
+        rows = map(RowEncoder(encoding).encoded, rows)
     skip_modules_in_collections()
     context = _task()
     with _cluster(options) as cluster:
@@ -147,14 +171,41 @@ def _staged(messages: Messages) -> list[StagedWrite]:
     return [each for each in messages if isinstance(each, StagedWrite)]
 
 
-def _arrow(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+def arrow_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Convert rows to batches of columns."""
-    fields = to_arrow_schema(schema)
-    waiting: list[Row] = []
+    try:
+        fields = to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # Spark 4.0 knows no other
+        fields = to_arrow_schema(schema)
+    convert = _converter(schema)
+    waiting: list[Any] = []
     for row in rows:
-        waiting.append(row)
+        waiting.append(convert(row))
         if len(waiting) == _ROWS_AT_ONCE:
-            yield pa.RecordBatch.from_pylist([each.asDict(recursive=True) for each in waiting], schema=fields)
+            yield pa.RecordBatch.from_pylist(waiting, schema=fields)
             waiting = []
     if waiting:
-        yield pa.RecordBatch.from_pylist([each.asDict(recursive=True) for each in waiting], schema=fields)
+        yield pa.RecordBatch.from_pylist(waiting, schema=fields)
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any]:
+    """Return what turns values as Spark passes them into values for Arrow."""
+    convert = _converter_of(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _converter_of(kind: DataType) -> Callable[[Any], Any]:
+    match kind:
+        case StructType():
+            fields = [(field.name, _converter(field.dataType)) for field in kind.fields]
+            return lambda row: {name: inner(value) for (name, inner), value in zip(fields, row, strict=True)}
+        case ArrayType():
+            element = _converter(kind.elementType)
+            return lambda values: [element(each) for each in values]
+        case MapType():
+            key, of_key = _converter(kind.keyType), _converter(kind.valueType)
+            return lambda entries: [(key(name), of_key(value)) for name, value in entries.items()]
+        case TimestampType():
+            # Spark passes local times without their zone, which Arrow would take for UTC.
+            return lambda time: time.astimezone(UTC)
+    return lambda value: value

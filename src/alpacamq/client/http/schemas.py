@@ -255,6 +255,19 @@ def registry_at(url: str, tls: Tls | None = None, credentials: Credentials | Non
     return SchemaRegistry(api, base)
 
 
+class ResolvedSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A schema with the texts that it refers to, and where they are registered."""
+
+    source: Source
+    references: tuple[Reference, ...] = ()
+
+    def parsed(self) -> ParsedSchema:
+        """Return the parsed schema. Raises InvalidSchema."""
+        from alpacamq.registry.languages import parse
+
+        return parse(self.source)
+
+
 class UnknownSchema(AlpacaError):
     """A key or value does not name its schema."""
 
@@ -289,15 +302,19 @@ class SchemaCodec:
     def of(self, name: SchemaName) -> ParsedSchema:
         """Return the parsed schema of an id or GUID. Raises NotFound."""
         if name not in self._parsed:
-            stored = self._registry.schema(name)
-            if stored.schema_type is SchemaType.PROTOBUF:
-                stored = self._registry.schema(name, form=_SERIALIZED)
-            self._parsed[name] = self._parse(stored)
+            self._parsed[name] = self.resolved(name).parsed()
         return self._parsed[name]
+
+    def resolved(self, name: SchemaName) -> ResolvedSchema:
+        """Return the schema of an id or GUID, which can be parsed elsewhere. Raises NotFound."""
+        stored = self._registry.schema(name)
+        if stored.schema_type is SchemaType.PROTOBUF:
+            stored = self._registry.schema(name, form=_SERIALIZED)
+        return self._resolved(stored)
 
     def of_version(self, subject: str, version: int | str) -> ParsedSchema:
         """Return the parsed schema of a version, also of a deleted one. Raises NotFound."""
-        return self._parse(self._version(subject, version))
+        return self._resolved(self._version(subject, version)).parsed()
 
     def _version(self, subject: str, version: int | str) -> StoredSchema:
         stored = self._registry.version(subject, version, deleted=True)
@@ -305,13 +322,11 @@ class SchemaCodec:
             return self._registry.version(subject, version, deleted=True, form=_SERIALIZED)
         return stored
 
-    def _parse(self, stored: StoredSchema) -> ParsedSchema:
+    def _resolved(self, stored: StoredSchema) -> ResolvedSchema:
         dependencies: dict[tuple[str, str, int], Dependency] = {}
         self._collect(stored, dependencies, ())
-        used = tuple(dependencies.values())
-        from alpacamq.registry.languages import parse
-
-        return parse(Source(stored.schema_type, stored.schema, used))
+        source = Source(stored.schema_type, stored.schema, tuple(dependencies.values()))
+        return ResolvedSchema(source=source, references=tuple(stored.references or ()))
 
     def _collect(
         self,

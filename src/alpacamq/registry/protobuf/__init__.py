@@ -92,6 +92,10 @@ class ProtobufSchema:
         """Return the class of the named message, or of the first. Raises InvalidData if there is none."""
         return self._messages.named(name)
 
+    def indexes(self, name: str | None = None) -> bytes:
+        """Return what records of the named message, or of the first, begin with. Raises InvalidData."""
+        return self._messages.indexes(name)
+
     def split(self, data: bytes | memoryview) -> tuple[str, bytes | memoryview]:
         """Return the full name of a record's message, and the message without indexes. Raises InvalidData."""
         return self._messages.split(data)

@@ -92,6 +92,10 @@ class Messages:
         """Return the class of a message: that of `name`, or the first. Raises InvalidData."""
         return self._kind(self._find(name)).new
 
+    def indexes(self, name: str | None) -> bytes:
+        """Return the indexes of a message: that of `name`, or the first. Raises InvalidData."""
+        return write_indexes(self._find(name))
+
     def split(self, data: bytes | memoryview) -> tuple[str, bytes | memoryview]:
         """Return the full name of the message that data begins with, and its bytes. Raises InvalidData."""
         try:

@@ -132,7 +132,7 @@ def _order(definition: Replay, result: "DataFrame") -> list[str]:
 def query_rows(definition: Replay, run: PipelineRun, snapshot: "TableVersion | None") -> int:
     """Return how many records a query has."""
     result = _queried(definition, run, snapshot)
-    _records(result, _order(definition, result))
+    _records(definition, result, _order(definition, result))
     return int(result.count())
 
 
@@ -152,12 +152,15 @@ def query_batch(
         spread = f.when(column.isNull(), spread).otherwise(f.xxhash64(column))
     rows = result.withColumn(_BATCH, spread).where(f.pmod(f.col(_BATCH), f.lit(batches)) == number)
     rows = rows.repartition(_BATCH).sortWithinPartitions(*(f.col(f"`{name}`") for name in order))
-    return _records(rows.drop(_BATCH), order)
+    return _records(definition, rows.drop(_BATCH), order)
 
 
-def _records(rows: "DataFrame", order: list[str]) -> "DataFrame":
+def _records(definition: Replay, rows: "DataFrame", order: list[str]) -> "DataFrame":
     """Convert rows to the connector's columns."""
     if "value" in rows.columns:
         # They only order the records.
         rows = rows.drop(*(name for name in order if name not in RECORD))
-    return as_records(rows, None)
+    sink = definition.sink
+    return as_records(
+        rows, None, encodes_value=sink.encode is not None, encodes_key=sink.encode_key is not None
+    )
