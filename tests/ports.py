@@ -9,21 +9,28 @@ import os
 import random
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 
-_BLOCK = 100
+# Enough for all brokers that a process starts: a client that a test has left behind would connect to a broker
+# of a later one.
+_BLOCK = 1000
 _FIRST_PORTS = range(12_000, 32_000, _BLOCK)
+# Some servers take ports behind the one that they are given, which are in the block, too.
+_LONGEST_STEP = 100
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on and that were not returned lately."""
+def free_ports(count: int, *, steps: Sequence[int] = (0,)) -> list[int]:
+    """Return ports that nothing listens on and that were not returned lately.
+
+    Nothing listens on those either that are so many `steps` behind them.
+    """
     ports: list[int] = []
-    for port in islice(_ports(), _BLOCK):
-        if _is_free(port):
+    for port in islice(_ports(), _BLOCK - _LONGEST_STEP):
+        if all(_is_free(port + step) for step in steps):
             ports.append(port)
         if len(ports) == count:
             return ports
@@ -49,7 +56,7 @@ def _ports() -> Iterator[int]:
         except BlockingIOError:
             os.close(lock)
         else:
-            return cycle(range(first, first + _BLOCK))
+            return cycle(range(first, first + _BLOCK - _LONGEST_STEP))
     raise RuntimeError(f"All {len(_FIRST_PORTS)} blocks of ports are taken, see {directory}")
 
 

@@ -28,7 +28,7 @@ class Machine(Program):
 
     def __init__(self, root: Path) -> None:
         # Those of the other processes, counted from these, are probably free as well.
-        ports = free_ports(len(LISTENERS))
+        ports = free_ports(len(LISTENERS), steps=[PORT_STEP * number for number in range(COUNT)])
         self.http = [f"127.0.0.1:{ports[1] + PORT_STEP * number}" for number in range(COUNT)]
         options = [f"{listener}=127.0.0.1:{port}" for listener, port in zip(LISTENERS, ports, strict=True)]
         super().__init__(
