@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,6 @@ from pathlib import Path
 from typing import IO, Self
 
 import psutil
-
-from .ports import lasting_address
 
 START_S = 60.0
 STOP_S = 30.0
@@ -102,10 +101,14 @@ class Broker:
         self.data_dir = data_dir
         # Limit of open files of the process.
         self.open_files_limit = open_files_limit
-        # Not of the system's choice: while the broker is down, a client might connect from such a port.
-        self.kafka, self.http_address, self.sqs_address, self.registry_address, self.grpc_address = (
-            lasting_address() if each == ANY_PORT else each for each in (kafka, http, sqs, registry, grpc)
-        )
+        self.kafka = kafka
+        # HOST:PORT; if an API is disabled, the configured value.
+        self.http_address = http
+        self.sqs_address = sqs
+        self.registry_address = registry
+        self.grpc_address = grpc
+        # While the broker is down, no client connects from its ports.
+        self._held: dict[str, socket.socket] = {}
         self.config = config
         self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -217,9 +220,26 @@ class Broker:
     def exit_code(self) -> int:
         """Wait for the process to end by itself; return its exit code."""
         code = self.process.wait(STOP_S)
+        self._hold_ports()
         self.output.drain()
         self.errors.drain()
         return code
+
+    def _hold_ports(self) -> None:
+        """Bind the ports: the system gives them to nothing else, and the broker can bind them again."""
+        apis = (self.http_address, self.sqs_address, self.registry_address, self.grpc_address)
+        for each in (self.kafka, *apis):
+            host, _, port = each.rpartition(":")
+            if each in self._held or not port.isdigit() or port == "0":
+                continue
+            held = socket.socket()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                held.bind((host, int(port)))
+            except OSError:  # another family of addresses, or something else listens there by now
+                held.close()
+            else:
+                self._held[each] = held
 
     def stop(self) -> None:
         """Shut down cleanly; fails on any exit code but 0."""
@@ -244,6 +264,9 @@ class Broker:
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
 
     @property
     def resident_bytes(self) -> int:
